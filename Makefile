@@ -1,0 +1,45 @@
+# Each target does the set-up it needs by itself; a finished set-up costs no time.
+# PYTHON=... and PYTHON_CLASSIC=... name the Python of .venv and .venv-classic; PYTEST_ARGS=... goes to pytest.
+
+SHELL := bash
+PYTHON ?=
+PYTHON_CLASSIC ?=
+PYTEST_ARGS ?=
+unexport PYTHONPATH
+
+# Runs in the environment $(1). Two processes of one thread each: torch's own threads only get in each other's way.
+in_venv = PATH="$(CURDIR)/$(1)/bin:$$PATH"
+pytest = OMP_NUM_THREADS=1 $(call in_venv,$(1)) python -m pytest -n 2
+
+.PHONY: help setup demo test test-slow lint setup-classic test-classic clean
+
+help:  ## list the targets (the default)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+setup:  ## make .venv: torch, fairseq, the plugin and the test tools
+	@scripts/setup.sh --python "$(PYTHON)"
+
+demo: setup  ## train and score small LN and PN models on a made-up corpus
+	@$(call in_venv,.venv) python scripts/demo.py
+
+test: lint  ## lint, then run the tests
+	@$(call pytest,.venv) $(PYTEST_ARGS)
+
+test-slow: setup  ## run the tests that take minutes
+	@$(call pytest,.venv) -m slow $(PYTEST_ARGS)
+
+lint: setup  ## check the Python code with ruff and the shell scripts with shellcheck
+	@.venv/bin/ruff check .
+	@if command -v shellcheck >/dev/null; then \
+	  git ls-files -z --cached --others --exclude-standard '*.sh' '*.sbatch' .ci/run | xargs -0 shellcheck; \
+	else echo "lint: shellcheck is not installed, so the shell scripts were not checked"; fi
+
+setup-classic:  ## make .venv-classic: Python 3.8 to 3.10, fairseq 0.12.2, torch 1.12.1
+	@scripts/setup.sh --classic --python "$(PYTHON_CLASSIC)"
+
+test-classic: setup-classic  ## run the tests in .venv-classic
+	@$(call pytest,.venv-classic) $(PYTEST_ARGS)
+
+clean:  ## remove both environments and what the tools leave behind; results stay
+	rm -rf .venv .venv-classic .venv.l* .venv-classic.l* build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
