@@ -1,0 +1,30 @@
+"""Normalisation layers that leave padding out: LN, RMS, GN, BN, BRN, MABN, PN-V and PN. Pure torch."""
+
+from powernorm_fairseq.norms.base import BatchStatisticsNorm, Norm
+from powernorm_fairseq.norms.batch_norm import BatchNorm
+from powernorm_fairseq.norms.batch_renorm import BatchRenorm
+from powernorm_fairseq.norms.centralise import centralise_weight
+from powernorm_fairseq.norms.factory import NORMS, build_norm, norm_names, norm_options
+from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
+from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
+from powernorm_fairseq.norms.step import training_step
+from powernorm_fairseq.norms.token_norms import GroupNorm, LayerNorm, RMSNorm
+
+__all__ = [
+    "NORMS",
+    "BatchNorm",
+    "BatchRenorm",
+    "BatchStatisticsNorm",
+    "GroupNorm",
+    "LayerNorm",
+    "MovingAverageBatchNorm",
+    "Norm",
+    "PowerNorm",
+    "PowerNormV",
+    "RMSNorm",
+    "build_norm",
+    "centralise_weight",
+    "norm_names",
+    "norm_options",
+    "training_step",
+]

@@ -1,0 +1,250 @@
+"""What the norms have in common: the call with a padding mask, affine parameters, running statistics."""
+
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from powernorm_fairseq.norms import functional
+from powernorm_fairseq.norms.settings import LAYER_SCALES, check_at_least, check_choice, check_groups, check_positive
+from powernorm_fairseq.norms.step import in_backward, step_counts
+from powernorm_fairseq.norms.sync import Pool
+
+# Signatures here say Optional[Tensor], not Tensor | None: TorchScript reads them on Python 3.8 as well.
+
+
+class Norm(nn.Module):
+    """A normalisation of the last dimension that leaves padding out.
+
+    Padded positions come out as zero and receive a zero gradient, and nothing that stands there, NaN included, reaches
+    a real token, a parameter or a statistic.
+
+    Args:
+        num_features: size :math:`C` of the last dimension.
+        eps: added inside every square root. Default: 1e-5
+        affine: learn a factor ``weight`` and an offset ``bias`` for each feature. Default: True
+
+    Shape: input and output :math:`(*, C)`; ``padding_mask`` the same without :math:`C`, true at padding.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__()
+        check_at_least("num_features", num_features, 1)
+        check_positive("eps", eps)
+        self.num_features = num_features
+        self.eps = eps
+        self.affine = affine
+        self.register_parameter("weight", nn.Parameter(torch.ones(num_features)) if affine else None)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(num_features)) if affine else None)
+
+    def reset_parameters(self) -> None:
+        """Sets the factors to one and the offsets to zero."""
+        if self.affine:
+            nn.init.ones_(self.weight)
+            if self.bias is not None:
+                nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        """Normalises ``x``; see the class for shapes."""
+        if not torch.jit.is_scripting():
+            self._check_input(x, padding_mask)
+        rows = x.reshape(-1, self.num_features)
+        if rows.dtype == torch.float16 or rows.dtype == torch.bfloat16:
+            rows = rows.float()  # squares overflow in fp16
+        if padding_mask is None:
+            return self._transform(rows, None).to(x.dtype).view(x.shape)
+        padding = padding_mask.reshape(-1, 1)
+        rows = self._transform(self._blank(rows, padding), padding)
+        return self._blank(rows, padding).to(x.dtype).view(x.shape)
+
+    def _blank(self, x: Tensor, padding: Tensor) -> Tensor:
+        """Takes out what stands at padding, before the norm and after it."""
+        return x.masked_fill(padding, 0.0)
+
+    def _transform(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+        """Normalises the rows of ``x`` (N x C, zero at padding); ``padding`` is N x 1."""
+        raise NotImplementedError
+
+    def _affine(self, x_hat: Tensor) -> Tensor:
+        if self.weight is None:
+            return x_hat
+        if self.bias is None:
+            return x_hat * self.weight.to(x_hat.dtype)
+        return torch.addcmul(self.bias.to(x_hat.dtype), x_hat, self.weight.to(x_hat.dtype))
+
+    def _check_input(self, x: Tensor, padding_mask: Optional[Tensor]) -> None:
+        if x.dim() == 0 or x.shape[-1] != self.num_features:
+            raise ValueError(f"input of shape {tuple(x.shape)}: the last dimension must be {self.num_features}")
+        if not x.is_floating_point():
+            raise ValueError(f"input of type {x.dtype}: it must be a floating-point type")
+        if padding_mask is None:
+            return
+        if padding_mask.dtype != torch.bool:
+            raise ValueError(f"padding_mask of type {padding_mask.dtype}: it must be torch.bool, true at padding")
+        if padding_mask.shape != x.shape[:-1]:
+            raise ValueError(
+                f"padding_mask of shape {tuple(padding_mask.shape)}: for an input of shape {tuple(x.shape)} "
+                f"it must be {tuple(x.shape[:-1])}"
+            )
+
+    def extra_repr(self) -> str:
+        """Every setting, for ``print(model)``."""
+        return f"{self.num_features}, eps={self.eps}, affine={self.affine}"
+
+
+class BatchStatisticsNorm(Norm):
+    """A norm whose statistics run over the real tokens of a batch.
+
+    In training each call sees a batch and moves the running statistics once; in evaluation the running statistics
+    normalise and nothing moves. What is not a step of its own moves nothing either: the second forward of activation
+    checkpointing, a stand-in batch (see :func:`powernorm_fairseq.norms.training_step`), a batch without a real token,
+    and one whose statistics are not finite.
+
+    Statistics are float32 or wider whatever the type of the model and its input, and stay so after ``.half()``.
+
+    Args:
+        num_features: size :math:`C` of the last dimension.
+        eps: added inside every square root. Default: 1e-5
+        affine: learn a factor and an offset for each feature. Default: True
+        groups: into how many slices ``layer_scale="head"`` cuts the width; it must divide the width. Default: 1
+        layer_scale: divide each token by the quadratic mean of its features first: over the whole ``layer``, over each
+            attention ``head`` (the ``groups``), or not at all (``none``). Default: ``none``
+        sync: in training, take statistics over the tokens of all processes of ``process_group``, in the forward and in
+            the backward, as if they were one batch. Without torch.distributed it changes nothing. Default: False
+        process_group: the processes that ``sync`` spans; None for all.
+    """
+
+    # Names of this class's own buffers in the checkpoints of the authors' release -> ours.
+    _released_names: Dict[str, str] = {}
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        groups: int = 1,
+        layer_scale: str = "none",
+        sync: bool = False,
+        process_group: Optional[Any] = None,
+    ) -> None:
+        super().__init__(num_features, eps, affine)
+        check_groups(groups, num_features)
+        check_choice("layer_scale", layer_scale, LAYER_SCALES)
+        self.groups = groups
+        self.layer_scale = layer_scale
+        self.scale_groups = {"none": 0, "layer": 1, "head": groups}[layer_scale]
+        self.sync = sync
+        self.process_group = process_group
+        # A float, not an integer: fairseq's --ema multiplies every entry of the state by its decay.
+        self.register_buffer("num_updates", torch.zeros(()))
+        self._before_forward: Dict[str, Tensor] = {}
+
+    def _transform(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+        if self.scale_groups > 0:
+            x = functional.layer_scale(x, self.scale_groups, self.eps)
+        if self.training:
+            return self._train(x, padding)
+        mean, power = self._running_statistics()
+        scale = torch.rsqrt(power.to(x.dtype) + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight.to(x.dtype)
+        if mean is not None:
+            x = x - mean.to(x.dtype)
+        if self.bias is None:
+            return x * scale
+        return torch.addcmul(self.bias.to(x.dtype), x, scale)
+
+    def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
+        """Mean (if the norm centres) and squared divisor that evaluation uses."""
+        raise NotImplementedError
+
+    def _normalise_batch(
+        self, x: Tensor, padding: Optional[Tensor], pool: Pool, old: Dict[str, Tensor], counts: bool
+    ) -> Tuple[Tensor, Tensor, Dict[str, Tensor]]:
+        """One training step of the norm.
+
+        Args:
+            x: N x C, zero at padding.
+            padding: N x 1, or none at all.
+            pool: the processes that the batch is spread over.
+            old: the norm's buffers as they were before this step.
+            counts: whether a statistic that the backward moves may move.
+
+        Returns:
+            The normalised rows, the number of real tokens in all of ``pool``, and the new value of each buffer that
+            the forward moves.
+        """
+        raise NotImplementedError
+
+    @torch.jit.unused
+    def _train(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+        pool = Pool(self.sync, self.process_group)
+        counts = step_counts()
+        if not counts and pool.spans_processes:
+            # The other processes wait in the collectives, and may have tokens: take part without any.
+            nothing = self._affine(self._normalise_in_training(x[:0], None, pool, True))
+            return torch.zeros_like(x) + nothing.sum()
+        return self._affine(self._normalise_in_training(x, padding, pool, counts))
+
+    @torch.jit.unused
+    def _normalise_in_training(self, x: Tensor, padding: Optional[Tensor], pool: Pool, counts: bool) -> Tensor:
+        recomputing = in_backward()
+        if not recomputing:
+            self._before_forward = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        x_hat, count, new = self._normalise_batch(x, padding, pool, self._before_forward, counts)
+        if counts and not recomputing:
+            self._move_statistics(new, count)
+        return x_hat
+
+    @torch.no_grad()
+    def _move_statistics(self, new: Dict[str, Tensor], count: Tensor) -> None:
+        moves = count > 0
+        for value in new.values():
+            moves = moves & torch.isfinite(value).all()
+        for name, value in new.items():
+            move_if(self._buffers[name], value, moves)
+        self.num_updates.add_(moves.to(self.num_updates.dtype))
+
+    def reset_running_stats(self) -> None:
+        """Forgets every batch seen so far."""
+        self.num_updates.zero_()
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "BatchStatisticsNorm":
+        before = dict(self._buffers)
+        super()._apply(fn, *args, **kwargs)
+        for name, buffer in before.items():
+            if self._buffers[name].dtype in (torch.float16, torch.bfloat16):
+                self._buffers[name] = buffer.to(self._buffers[name].device)
+        self._before_forward = {}
+        return self
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Dict[str, Tensor],
+        prefix: str,
+        local_metadata: Dict[str, Any],
+        strict: bool,
+        missing_keys: List[str],
+        unexpected_keys: List[str],
+        error_msgs: List[str],
+    ) -> None:
+        for released, ours in self._released_names.items():
+            if prefix + released in state_dict:
+                value = self._from_release(released, state_dict.pop(prefix + released))
+                state_dict[prefix + ours] = value.reshape(self._buffers[ours].shape)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def _from_release(self, name: str, value: Tensor) -> Tensor:
+        """The released buffer ``name`` in this norm's units."""
+        return value
+
+    def extra_repr(self) -> str:
+        """Every setting, for ``print(model)``."""
+        return f"{super().extra_repr()}, groups={self.groups}, layer_scale={self.layer_scale!r}, sync={self.sync}"
+
+
+def move_if(buffer: Tensor, value: Tensor, moves: Tensor) -> None:
+    """Writes ``value`` into ``buffer`` where ``moves``, a tensor: the decision needs no synchronisation."""
+    buffer.copy_(torch.where(moves, value.to(buffer.dtype), buffer))

@@ -1,0 +1,79 @@
+"""From the name of a norm to the layer."""
+
+import inspect
+from typing import Any, Dict, List, Type
+
+from powernorm_fairseq.norms.base import Norm
+from powernorm_fairseq.norms.batch_norm import BatchNorm
+from powernorm_fairseq.norms.batch_renorm import BatchRenorm
+from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
+from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
+from powernorm_fairseq.norms.settings import (
+    LAYER_SCALES,
+    RECIPES,
+    check_at_least,
+    check_choice,
+    check_fraction,
+    check_groups,
+    check_positive,
+)
+from powernorm_fairseq.norms.token_norms import GroupNorm, LayerNorm, RMSNorm
+
+NORMS: Dict[str, Type[Norm]] = {
+    "ln": LayerNorm,
+    "rms": RMSNorm,
+    "gn": GroupNorm,
+    "bn": BatchNorm,
+    "brn": BatchRenorm,
+    "mabn": MovingAverageBatchNorm,
+    "pnv": PowerNormV,
+    "pn": PowerNorm,
+}
+
+
+def norm_names() -> List[str]:
+    """The names that :func:`build_norm` knows."""
+    return list(NORMS)
+
+
+def norm_options(name: str) -> List[str]:
+    """The settings that the norm ``name`` has, beside its width."""
+    check_choice("norm", name, norm_names())
+    return list(inspect.signature(NORMS[name]).parameters)[1:]
+
+
+def build_norm(name: str, num_features: int, **options: Any) -> Norm:
+    """Builds a norm by its name.
+
+    Args:
+        name: one of :func:`norm_names`.
+        num_features: size of the last dimension of the input.
+        **options: settings under the names they have in the classes. One set of options serves all norms, so that an
+            experiment can exchange the norm and nothing else: a setting that this norm does not have is checked and
+            then left aside; one that no norm has is an error.
+
+    Example: ``build_norm("pn", 512, groups=8, layer_scale="head", warmup_updates=8000)``
+    """
+    own = norm_options(name)
+    known = {option for norm in NORMS for option in norm_options(norm)}
+    for option in options:
+        check_choice("option", option, sorted(known))
+    _check(num_features, options)
+    return NORMS[name](num_features, **{option: value for option, value in options.items() if option in own})
+
+
+def _check(num_features: int, options: Dict[str, Any]) -> None:
+    """Refuses bad values, those of settings that the chosen norm does not have included."""
+    for option, value in options.items():
+        if option in ("alpha_fwd", "alpha_bwd") or (option == "momentum" and value is not None):
+            check_fraction(option, value)
+        elif option == "warmup_updates":
+            check_at_least(option, value, 0)
+        elif option == "eps":
+            check_positive(option, value)
+        elif option == "groups":
+            check_groups(value, num_features)
+        elif option == "layer_scale":
+            check_choice(option, value, LAYER_SCALES)
+        elif option == "recipe":
+            check_choice(option, value, RECIPES)
