@@ -1,0 +1,75 @@
+"""What fairseq's trainer knows and the norms need: told to them from the task, the one place that sees it all."""
+
+import functools
+from typing import Any, Union
+
+from fairseq.tasks import FairseqTask
+from torch import Tensor, nn
+
+from powernorm_fairseq.norms import BatchStatisticsNorm, training_step
+from powernorm_fairseq.norms.sync import average_over_processes
+
+
+def announce_steps(task: FairseqTask) -> None:
+    """Makes ``task`` tell the norms what happens around them.
+
+    - The loss scale of each step, and which batches stand in for missing data. Only the task's ``train_step`` sees the
+      optimizer, which has the scale, and the mark of a dummy batch; a model has no other way to learn either.
+    - That validation or saving comes next: processes that measured statistics on their own then agree on them, so
+      that neither depends on the process.
+    """
+    train_step, begin_valid_epoch = task.train_step, task.begin_valid_epoch
+    if getattr(train_step, "announces_steps", False):
+        return
+
+    @functools.wraps(train_step)
+    def announcing_step(
+        sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False, **more: Any
+    ) -> Any:
+        _agree_before_saving(optimizer, model)
+        with training_step(loss_scale=_loss_scale(optimizer), counts=not ignore_grad):
+            return train_step(sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **more)
+
+    @functools.wraps(begin_valid_epoch)
+    def agreeing_validation(epoch: int, model: Any) -> None:
+        agree_on_statistics(model)
+        begin_valid_epoch(epoch, model)
+
+    announcing_step.announces_steps = True
+    task.train_step, task.begin_valid_epoch = announcing_step, agreeing_validation
+
+
+def agree_on_statistics(model: nn.Module) -> None:
+    """Gives all processes the mean of the running statistics that each has measured on its own batches."""
+    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm) and not module.sync]
+    average_over_processes(buffer for norm in norms for buffer in norm.buffers())
+    for norm in norms:
+        norm.num_updates.floor_()  # a process without data has counted less
+
+
+def _agree_before_saving(optimizer: Any, model: nn.Module) -> None:
+    """fairseq lets the optimizer gather its state in every process before one of them saves; agree there."""
+    inner = optimizer.optimizer
+    gather = getattr(inner, "consolidate_state_dict", None)
+    if getattr(gather, "agrees_on_statistics", False) or hasattr(model, "gather_full_optim_state_dict"):
+        return  # done before; or FSDP, which gathers by other means
+
+    def gather_and_agree(*args: Any, **kwargs: Any) -> None:
+        agree_on_statistics(model)
+        if gather is not None:
+            gather(*args, **kwargs)
+
+    gather_and_agree.agrees_on_statistics = True
+    inner.consolidate_state_dict = gather_and_agree
+
+
+def _loss_scale(optimizer: Any) -> Union[float, Tensor]:
+    """The factor that ``optimizer.backward`` puts on the loss."""
+    scaler = getattr(optimizer, "scaler", None)
+    if scaler is None:  # full precision, bfloat16
+        return 1.0
+    if hasattr(scaler, "loss_scale"):  # fairseq's own, --fp16
+        return float(scaler.loss_scale)
+    if not scaler.is_enabled():  # torch's GradScaler, --amp, where there is no GPU
+        return 1.0
+    return scaler.get_scale() if scaler._scale is None else scaler._scale  # the tensor: get_scale() waits for the GPU

@@ -1,0 +1,174 @@
+"""Files written so that no fault leaves half of one behind under the name that matters.
+
+A file is written under a temporary name, flushed to the disk and renamed. fairseq does so for the first name of a
+checkpoint but not for its copies (``checkpoint_best.pt``, ``checkpoint_last.pt``), and when writing fails it tries
+again behind what is already there: the file then has its final name and cannot be read. :func:`install` puts the
+functions of this module in the place of the two that are at fault.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Iterator, Optional, Union
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3  # as fairseq
+WAIT_SECONDS = 2.5
+
+
+def aside(path: Path) -> Path:
+    """The temporary name of a file; always the same, so that the next attempt replaces what a killed one left."""
+    return path.with_name(path.name + ".tmp")
+
+
+@contextlib.contextmanager
+def written_aside(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes ``path`` at the end; after an exception ``path`` is as it was."""
+    temporary = aside(path)
+    file = open(str(temporary), "wb")
+    try:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())  # or a crash of the machine can leave the new name with no content
+        file.close()
+        os.replace(str(temporary), str(path))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()  # fails if it still has something to write
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _flush_folder(path.parent)
+
+
+def save_file(state: Any, path: Union[str, Path]) -> None:
+    """``torch.save`` that leaves a whole file or none.
+
+    Raises:
+        OSError: it could not be written, for the reason given; what was under ``path`` before is still there.
+    """
+    path = Path(path)
+
+    def write() -> None:
+        with written_aside(path) as file:
+            output = _Output(file)
+            torch.save(state, output)
+            if output.error is not None:
+                raise _Failure(output.size) from output.error
+
+    _insist(write, path)
+
+
+def copy_file(source: Union[str, Path], target: Union[str, Path]) -> None:
+    """Copies a file; raises as :func:`save_file`."""
+    source, target = Path(source), Path(os.path.realpath(str(target)))  # a link stays a link
+
+    def write() -> None:
+        with open(str(source), "rb") as original, written_aside(target) as file:
+            try:
+                shutil.copyfileobj(original, file, 1 << 20)
+            except OSError as error:
+                raise _Failure(source.stat().st_size) from error
+
+    _insist(write, target)
+
+
+def install() -> None:
+    """Makes fairseq save and copy with this module; repeating the call changes nothing.
+
+    A patch, because fairseq asks nobody how to write: it offers handlers for remote paths only, through iopath.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.file_io import PathManager
+
+    fairseq_save, fairseq_copy = checkpoint_utils.torch_persistent_save, PathManager.copy
+    if getattr(fairseq_save, "writes_aside", False):
+        return
+
+    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
+        if async_write or not PathManager.supports_rename(filename):
+            fairseq_save(obj, filename, async_write)
+        else:
+            save_file(obj, filename)
+
+    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
+        if not overwrite or any(PathManager.path_requires_pathmanager(path) for path in (src_path, dst_path)):
+            return fairseq_copy(src_path, dst_path, overwrite)
+        copy_file(src_path, dst_path)
+        return True
+
+    torch_persistent_save.writes_aside = True
+    checkpoint_utils.torch_persistent_save = torch_persistent_save
+    PathManager.copy = staticmethod(copy)
+
+
+class _Failure(OSError):
+    """Writing failed, for the reason that is its cause; ``needed`` is the size of the whole file."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__()
+        self.needed = needed
+
+
+class _Output:
+    """What ``torch.save`` writes to: takes everything and keeps the first error for later.
+
+    An exception inside of ``torch.save`` ends the whole process without a message in torch 1.12, whose archive tries
+    to write its end from a destructor.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.size = 0
+        self.error: Optional[OSError] = None
+
+    def write(self, data: Any) -> int:
+        length = memoryview(data).nbytes
+        self._try(lambda: self.file.write(data))
+        self.size += length
+        return length
+
+    def flush(self) -> None:
+        self._try(self.file.flush)
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        if self.error is None:
+            try:
+                action()
+            except OSError as error:
+                self.error = error
+
+
+def _insist(write: Callable[[], None], path: Path) -> None:
+    """Calls ``write``, again after an error; the last error says what to do."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return write()
+        except OSError as error:
+            reason = error.__cause__ if isinstance(error, _Failure) else error
+            message = "{} could not be written: {}".format(path, os.strerror(reason.errno) if reason.errno else reason)
+            if isinstance(error, _Failure):
+                free = shutil.disk_usage(str(path.parent)).free
+                message += " (it needs {:.1f} MB, {:.1f} MB are free)".format(error.needed / 1e6, free / 1e6)
+            if attempt == ATTEMPTS:
+                message += "; the checkpoints before it are whole, and the same command goes on from the last of them"
+                logger.error(message)
+                raise OSError(reason.errno, message) from reason
+            logger.warning("%s; trying again in %s seconds", message, WAIT_SECONDS)
+            time.sleep(WAIT_SECONDS)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Makes a rename last through a crash of the machine, where the file system can do that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(str(folder), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

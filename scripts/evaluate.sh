@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Decodes a test set with a checkpoint and scores it; scripts/evaluate.py does the work.
+set -euo pipefail
+
+usage() {
+    cat <<'EOF'
+usage: scripts/evaluate.sh --data BIN --checkpoint FILE --preset PRESET [options] [-- fairseq-generate flags]
+
+Decodes with the preset's beam and length penalty, puts the hypotheses in corpus order, joins subwords and scores.
+Works on GPUs and on a CPU alone. Run again with nothing changed, it prints the finished result at once.
+
+  --data BIN           output folder of fairseq-preprocess
+  --checkpoint FILE    what to decode with, for example an averaged checkpoint
+  --preset PRESET      iwslt14   beam 5, length penalty 1.0; tokenised BLEU and sacreBLEU, lower-cased
+                       wmt14     beam 4, length penalty 0.6; tokenised, compound-split, sacreBLEU
+                       multi30k  beam 5, length penalty 1.0; tokenised, sacreBLEU
+                       demo      as multi30k
+  --out DIR            hyp.txt, ref.txt, result.json, and fairseq's generate.log and messages.log
+                       (default: CHECKPOINT without .pt, then .PRESET.SUBSET)
+  --subset NAME        part of the data (default: test)
+  --batch-size N       sentences in a batch; changes speed and memory only
+  --max-tokens N       tokens in a batch (default, with neither: 12000)
+  --source-lang LANG   (default: the checkpoint's)
+  --target-lang LANG   (default: the checkpoint's)
+  --bpe KIND           subword-nmt, sentencepiece or none (default: what the dictionary holds)
+  --overwrite          replace results of another checkpoint or other flags
+  --dry-run            only print the call of fairseq-generate
+  --help               this text
+
+PYTHON names the interpreter to use; otherwise it is .venv/bin/python of the checkout, else python3 from PATH.
+EOF
+}
+
+main() {
+    local root python
+    if [[ $# -eq 0 || "$1" == "--help" || "$1" == "-h" ]]; then
+        usage
+        [[ $# -gt 0 ]]
+        return
+    fi
+    root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+    python="${PYTHON:-}"
+    if [[ -z "$python" ]]; then
+        if [[ -x "$root/.venv/bin/python" ]]; then
+            python="$root/.venv/bin/python"
+        else
+            python="python3"
+        fi
+    fi
+    exec "$python" "$root/scripts/evaluate.py" "$@"
+}
+
+main "$@"

@@ -1,0 +1,35 @@
+"""Fixtures for tests that run fairseq for real, on a toy corpus made here."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+WORDS = [f"w{number}" for number in range(40)]
+
+
+def write_toy_corpus(folder: Path) -> None:
+    """Sentences of random words; the translation is the sentence backwards."""
+    generator = random.Random(1)
+    for split, size in (("train", 200), ("valid", 30), ("test", 30)):
+        sentences = [[generator.choice(WORDS) for _ in range(generator.randint(1, 12))] for _ in range(size)]
+        (folder / f"{split}.de").write_text("".join(" ".join(words) + "\n" for words in sentences))
+        (folder / f"{split}.en").write_text("".join(" ".join(reversed(words)) + "\n" for words in sentences))
+
+
+@pytest.fixture(scope="session")
+def toy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a binarised corpus, joined dictionary."""
+    from fairseq_cli import preprocess
+
+    folder = tmp_path_factory.mktemp("toy")
+    write_toy_corpus(folder)
+    argv = ["fairseq-preprocess", "-s", "de", "-t", "en", "--joined-dictionary", "--destdir", str(folder / "bin")]
+    argv += [part for split in ("train", "valid", "test") for part in (f"--{split}pref", str(folder / split))]
+    before, sys.argv = sys.argv, argv
+    try:
+        preprocess.cli_main()
+    finally:
+        sys.argv = before
+    return folder / "bin"

@@ -1,0 +1,203 @@
+"""From text to BLEU with the real programs: fairseq-preprocess, fairseq-train, averaging, fairseq-generate."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fairseq")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from powernorm_fairseq import scoring
+from scripts import average_checkpoints, evaluate
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = [("der", "the"), ("hund", "dog"), ("katze", "cat"), ("sieht", "sees"), ("rot", "red"), ("läuft", "runs")]
+COMPOUNDS = [("haus@@ tür", "front-@@ door"), ("bahn@@ hof", "sta@@ tion")]
+
+
+def program(name):
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else name
+
+
+def call(*command, check=True):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "PYTHONWARNINGS": "ignore"}
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert not check or result.returncode == 0, result.stderr.decode()[-3000:]
+    return result
+
+
+def evaluate_sh(*arguments, check=True):
+    return call(str(ROOT / "scripts" / "evaluate.sh"), *map(str, arguments), check=check)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A corpus translated word for word, a model trained on it for a few seconds, and three averaged checkpoints."""
+    folder = tmp_path_factory.mktemp("trained")
+    rng = random.Random(1)
+    for split, count in (("train", 200), ("valid", 10), ("test", 21)):
+        pairs = [rng.choices(WORDS + COMPOUNDS, k=rng.randint(1, 6)) for _ in range(count)]
+        if split == "test":
+            pairs[4] = []  # an empty line stays one
+        for side, lang in enumerate(("de", "en")):
+            lines = (" ".join(pair[side] for pair in sentence) + "\n" for sentence in pairs)
+            (folder / "{}.{}".format(split, lang)).write_text("".join(lines), encoding="utf-8")
+    prefixes = ["--{}pref={}".format(split, folder / split) for split in ("train", "valid", "test")]
+    options = ["--source-lang", "de", "--target-lang", "en", "--joined-dictionary", "--destdir", str(folder / "bin")]
+    call(program("fairseq-preprocess"), *options, *prefixes)
+    sizes = "--{0}-layers 1 --{0}-embed-dim 32 --{0}-ffn-embed-dim 32 --{0}-attention-heads 2"
+    flags = " ".join([sizes.format("encoder"), sizes.format("decoder")])
+    flags += " --arch transformer --share-all-embeddings --optimizer adam --lr 0.01 --dropout 0 --max-tokens 400"
+    flags += " --max-epoch 30 --save-interval 10 --no-progress-bar --cpu --seed 1 --disable-validation"
+    user_dir = ["--user-dir", str(ROOT / "powernorm_fairseq")]
+    call(program("fairseq-train"), str(folder / "bin"), *flags.split(), *user_dir, "--save-dir", str(folder / "run"))
+    arguments = ["--inputs", str(folder / "run"), "--num-epoch-checkpoints", "3", "--output", str(folder / "avg.pt")]
+    assert average_checkpoints.main(arguments) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evaluated(trained):
+    """The averaged checkpoint evaluated with all sentences in one batch."""
+    result = evaluate_sh("--data", trained / "bin", "--checkpoint", trained / "avg.pt", "--preset", "wmt14")
+    return trained / "avg.wmt14.test", result.stdout.decode()
+
+
+def test_references_are_the_corpus_line_for_line(trained, evaluated):
+    folder, _ = evaluated
+    text = (trained / "test.en").read_text(encoding="utf-8").replace("@@ ", "")
+    assert (folder / "ref.txt").read_text(encoding="utf-8") == text
+
+
+def test_hypotheses_are_one_per_line_without_subwords(evaluated):
+    hypotheses = (evaluated[0] / "hyp.txt").read_text(encoding="utf-8").split("\n")
+    assert len(hypotheses) == 21 + 1
+    assert not any("@@" in line for line in hypotheses)
+    assert len(set(hypotheses)) > 5  # trained enough for the order to show
+
+
+def test_printed_and_stored_scores_are_those_of_the_text(evaluated):
+    folder, printed = evaluated
+    stored = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    texts = [scoring.Text.read(folder / name) for name in ("hyp.txt", "ref.txt")]
+    assert list(stored["scores"]) == ["tokenized", "compound-split", "sacrebleu"]
+    for metric, parts in stored["scores"].items():
+        bleu = scoring.score(metric, *texts)
+        assert {**bleu.as_json(), "text": bleu.text} == parts
+        assert "{}: {}\n".format(metric, bleu.text) in printed
+    assert (stored["beam"], stored["lenpen"], stored["sentences"]) == (4, 0.6, 21)
+    assert stored["scores"]["sacrebleu"]["score"] > 0
+
+
+def test_batch_size_changes_nothing(trained, evaluated):
+    out = trained / "small batches"
+    evaluate_sh(
+        *("--data", trained / "bin", "--checkpoint", trained / "avg.pt", "--preset", "wmt14"),
+        *("--out", out, "--batch-size", 3),
+    )
+    for name in ("hyp.txt", "ref.txt"):
+        assert (out / name).read_bytes() == (evaluated[0] / name).read_bytes()
+    assert (out / "generate.log").read_bytes() != (evaluated[0] / "generate.log").read_bytes()
+
+
+def run(trained, *arguments, preset="wmt14"):
+    paths = ["--data", str(trained / "bin"), "--checkpoint", str(trained / "avg.pt"), "--preset", preset]
+    return evaluate.main([*paths, *map(str, arguments)])
+
+
+def test_finished_results_are_printed_without_decoding(trained, evaluated, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "decode", None)
+    assert run(trained, "--max-tokens", 500) == 0  # another batch size is no reason to decode again
+    assert capsys.readouterr().out == evaluated[1]
+
+
+def test_results_of_another_checkpoint_are_kept_without_overwrite(trained, evaluated, capsys):
+    before = (evaluated[0] / "result.json").read_bytes()
+    assert run(trained, "--", "--nbest", "2") == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert (evaluated[0] / "result.json").read_bytes() == before
+
+
+def test_overwrite_spares_folders_of_others(trained, capsys):
+    other = trained / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("precious")
+    assert run(trained, "--out", other, "--overwrite") == 1
+    assert "not written by evaluate.sh" in capsys.readouterr().err
+    assert (other / "thesis.tex").exists()
+
+
+def test_failure_of_fairseq_is_shown(tmp_path, capsys):
+    command = [sys.executable, "-c", "raise SystemExit('no such model')"]
+    with pytest.raises(scoring.ScoringError, match="fairseq-generate failed with exit status 1; see above"):
+        evaluate.run_visibly(command, tmp_path / "generate-test.txt", tmp_path / "messages.log", 3)
+    assert "no such model" in capsys.readouterr().err
+
+
+def test_failure_leaves_nothing_behind(trained, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "generate_command", lambda *arguments: [sys.executable, "-c", "raise SystemExit(3)"])
+    assert run(trained, "--out", trained / "failed") == 1
+    assert "exit status 3" in capsys.readouterr().err
+    assert not list(trained.glob("failed*"))
+
+
+@pytest.mark.parametrize(
+    ("preset", "beam", "lenpen", "lowercase"),
+    [
+        ("iwslt14", "5", "1.0", True),
+        ("wmt14", "4", "0.6", False),
+        ("multi30k", "5", "1.0", False),
+        ("demo", "5", "1.0", False),
+    ],
+)
+def test_presets_decode_as_the_notes_say(preset, beam, lenpen, lowercase, trained, capsys):
+    assert run(trained, "--dry-run", "--batch-size", 7, "--", "--cpu", preset=preset) == 0
+    command = capsys.readouterr().out
+    assert "--beam {} --lenpen {} ".format(beam, lenpen) in command
+    assert "--source-lang de --target-lang en" in command  # from the checkpoint
+    assert command.rstrip().endswith("--batch-size 7 --cpu")
+    assert evaluate.PRESETS[preset].lowercase == lowercase
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--checkpoint", "missing.pt"], "missing.pt is no checkpoint file"),
+        (["--data", "missing"], "missing is no folder"),
+        (["--subset", "test9"], "has no test9 data"),
+        (["--target-lang", "fr"], "has no test data for de to fr"),
+    ],
+)
+def test_bad_input_is_one_sentence(change, message, trained, capsys):
+    assert run(trained, *change) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("symbol", "kind"), [("▁haus", "sentencepiece"), ("haus@@", "subword-nmt"), ("haus", None)])
+def test_dictionary_tells_the_kind_of_subwords(symbol, kind, tmp_path):
+    (tmp_path / "dict.en.txt").write_text("a\u2028b 7\n{} 5\n".format(symbol), encoding="utf-8")
+    assert evaluate.find_bpe(tmp_path / "dict.en.txt") == kind
+
+
+def test_index_tells_the_number_of_sentences(trained):
+    assert evaluate.count_sentences(trained / "bin" / "test.de-en.en.idx") == 21
+    assert evaluate.count_sentences(trained / "test.en") is None
+
+
+def test_script_answers_help_with_every_flag():
+    printed = evaluate_sh("--help").stdout.decode()
+    flags = [action.option_strings[-1] for action in evaluate.build_parser()._actions]
+    assert all(flag + " " in printed for flag in flags)
+    assert all(preset in printed for preset in evaluate.PRESETS)
+
+
+def test_script_without_arguments_fails_with_the_help():
+    result = evaluate_sh(check=False)
+    assert result.returncode != 0
+    assert b"usage:" in result.stdout

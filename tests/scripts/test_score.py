@@ -1,0 +1,134 @@
+"""The command line of scripts/score.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts import score
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = {"score", "precisions", "bp", "ratio", "sys_len", "ref_len", "signature"}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two systems and their reference; returns the paths as text."""
+    contents = {
+        "ref": "the cat sat on the mat .\nDer Nord-Süd-Dialog begann gestern .\n",
+        "sys": "the cat sat on a mat .\nder Nord-Süd-Dialog begann .\n",
+        "base": "a dog sat there .\nder Dialog begann .\n",
+        "short": "one line\n",
+    }
+    for name, text in contents.items():
+        (tmp_path / name).write_bytes(text.encode())
+    return {name: str(tmp_path / name) for name in contents}
+
+
+def run(capsys, *arguments):
+    status = score.main(list(arguments))
+    return (status, *capsys.readouterr())
+
+
+def test_one_metric_prints_the_line_of_the_original_tool(files, capsys):
+    status, out, _ = run(capsys, "--sys", files["sys"], "--ref", files["ref"], "--metric", "tokenized")
+    assert (status, out) == (
+        0,
+        "BLEU = 36.66, 81.8/55.6/28.6/20.0 (BP=0.913, ratio=0.917, hyp_len=11, ref_len=12)\n",
+    )
+
+
+def test_without_metric_all_are_reported(files, capsys):
+    status, out, _ = run(capsys, "--sys", files["sys"], "--ref", files["ref"])
+    assert status == 0
+    assert [line.split(":")[0] for line in out.splitlines()] == ["tokenized", "compound-split", "sacrebleu"]
+
+
+def test_sacrebleu_is_left_out_where_it_does_not_fit(files, capsys, tmp_path):
+    (tmp_path / "latin1").write_bytes(b"ein H\xe4ndler\n")
+    path = str(tmp_path / "latin1")
+    status, out, err = run(capsys, "--sys", path, "--ref", path, "--json")
+    assert status == 0
+    assert list(json.loads(out)) == ["tokenized", "compound-split"]
+    assert "left out sacrebleu" in err and "line 1: not valid UTF-8" in err
+    assert run(capsys, "--sys", path, "--ref", path, "--metric", "sacrebleu")[0] == 1
+
+
+def test_json_has_every_part_of_every_metric(files, capsys):
+    arguments = ["--metric", "sacrebleu", "--metric", "tokenized", "--lowercase", "--json"]
+    status, out, _ = run(capsys, "--sys", files["sys"], "--ref", files["ref"], *arguments)
+    results = json.loads(out)
+    assert status == 0
+    assert list(results) == ["sacrebleu", "tokenized"]
+    assert all(set(parts) == PARTS and len(parts["precisions"]) == 4 for parts in results.values())
+    assert "case:lc" in results["sacrebleu"]["signature"]
+
+
+def test_baseline_adds_a_paired_bootstrap(files, capsys):
+    arguments = ["--sys", files["sys"], "--ref", files["ref"], "--baseline", files["base"], "--samples", "50"]
+    status, out, _ = run(capsys, *arguments, "--json")
+    results = json.loads(out)
+    assert status == 0
+    for parts in results.values():
+        assert parts["bootstrap"]["score"] == pytest.approx(parts["score"])
+        assert 0 <= parts["bootstrap"]["p_value"] <= 1
+        assert parts["bootstrap"]["samples"] == 50
+    status, out, _ = run(capsys, *arguments)
+    assert len(out.splitlines()) == 6
+    assert "paired bootstrap, 50 samples" in out
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [("subword-nmt", "ein haus@@ boot schw@@ imm@@ t heute"), ("sentencepiece", "▁ein ▁haus boot ▁schwimm t ▁heute")],
+)
+@pytest.mark.parametrize("found", [True, False])
+def test_subwords_are_joined_on_both_sides(kind, line, found, tmp_path, capsys):
+    (tmp_path / "sys").write_bytes((line + "\n").encode())
+    (tmp_path / "ref").write_bytes(b"ein hausboot schwimmt heute\n")
+    arguments = ["--sys", str(tmp_path / "sys"), "--ref", str(tmp_path / "ref"), "--metric", "tokenized"]
+    _, out, _ = run(capsys, *arguments, "--remove-bpe", *([] if found else [kind]))
+    assert out.startswith("BLEU = 100.00")
+    _, out, _ = run(capsys, *arguments)
+    assert not out.startswith("BLEU = 100.00")
+
+
+def test_a_missing_line_feed_is_pointed_out(files, tmp_path, capsys):
+    (tmp_path / "cut").write_bytes(b"a\nb")
+    status, _, err = run(capsys, "--sys", str(tmp_path / "cut"), "--ref", str(tmp_path / "cut"))
+    assert status == 0
+    assert "multi-bleu.perl then drops the last character" in err
+
+
+@pytest.mark.parametrize(
+    ("system", "reference", "message"),
+    [("short", "ref", "short has 1 lines, but "), ("missing", "ref", "missing cannot be read: No such file")],
+)
+def test_bad_input_is_one_sentence_and_a_failure(system, reference, message, files, tmp_path, capsys):
+    paths = {**files, "missing": str(tmp_path / "missing")}
+    status, out, err = run(capsys, "--sys", paths[system], "--ref", paths[reference])
+    assert (status, out) == (1, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_baseline_of_another_length_is_a_failure(files, capsys):
+    status, _, err = run(capsys, "--sys", files["sys"], "--ref", files["ref"], "--baseline", files["short"])
+    assert status == 1
+    assert "short has 1 lines" in err
+
+
+def test_unknown_metric_lists_the_known_ones(files, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        score.main(["--sys", files["sys"], "--ref", files["ref"], "--metric", "chrf"])
+    assert stopped.value.code != 0
+    assert "compound-split" in capsys.readouterr().err
+
+
+def test_script_answers_help():
+    command = [sys.executable, str(ROOT / "scripts" / "score.py"), "--help"]
+    assert "--baseline" in subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()

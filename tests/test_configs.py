@@ -1,0 +1,100 @@
+"""Every shipped configuration composes, holds known settings only, and says what the paper's recipes say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
+from fairseq.dataclass.initialize import hydra_init
+from fairseq.dataclass.utils import merge_with_parent
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
+from fairseq.optim.lr_scheduler import LR_SCHEDULER_DATACLASS_REGISTRY
+from fairseq.tasks import TASK_DATACLASS_REGISTRY
+from hydra.core.global_hydra import GlobalHydra
+from hydra.experimental import compose, initialize_config_dir
+
+from powernorm_fairseq.norms import norm_names
+
+TOP = Path(__file__).parent.parent
+CONFIGS = TOP / "configs"
+EXPERIMENTS = ("iwslt14", "wmt14", "multi30k", "demo")
+NAMES = sorted(path.stem for path in CONFIGS.glob("*_*.yaml"))
+
+
+def composed(name):
+    """The configuration as fairseq-hydra-train composes it."""
+    hydra_init(name)
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str(CONFIGS)):
+        cfg = compose(name)
+    cfg.task.data = "data"
+    return cfg
+
+
+def test_one_for_each_experiment_and_norm():
+    assert NAMES == sorted(f"{experiment}_{norm}" for experiment in EXPERIMENTS for norm in norm_names())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_composes_of_known_settings(name):
+    cfg = composed(name)  # the top level is checked against fairseq's schema
+    for group, registry in (
+        ("task", TASK_DATACLASS_REGISTRY),
+        ("model", MODEL_DATACLASS_REGISTRY),
+        ("criterion", CRITERION_DATACLASS_REGISTRY),
+        ("optimizer", OPTIMIZER_DATACLASS_REGISTRY),
+        ("lr_scheduler", LR_SCHEDULER_DATACLASS_REGISTRY),
+    ):
+        merge_with_parent(registry[cfg[group]._name](), cfg[group])  # raises at a setting that does not exist
+    assert cfg.model.encoder_norm == name.split("_")[1]
+
+
+@pytest.mark.parametrize(
+    "experiment, lr, warmup, decay, updates, patience, average, width, ffn, heads, languages",
+    [
+        ("iwslt14", 0.0015, 8000, 0.0001, 100000, 5, 10, 512, 1024, 4, "de-en"),
+        ("wmt14", 0.003, 8000, 0.0, 300000, 10, 10, 1024, 4096, 16, "en-de"),
+    ],
+)
+def test_recipes_of_the_paper(
+    experiment, lr, warmup, decay, updates, patience, average, width, ffn, heads, languages
+):
+    cfg = composed(f"{experiment}_pn")
+    assert list(cfg.optimization.lr) == [lr] and cfg.optimization.max_update == updates
+    assert cfg.optimization.clip_norm == 0 and cfg.optimization.stop_min_lr == 1e-9
+    assert cfg.lr_scheduler.warmup_updates == warmup and cfg.lr_scheduler.warmup_init_lr == 1e-7
+    assert cfg.optimizer.get("weight_decay", 0.0) == decay and str(cfg.optimizer.adam_betas) == "(0.9, 0.98)"
+    assert cfg.criterion.label_smoothing == 0.1 and cfg.dataset.max_tokens == 4096
+    assert cfg.checkpoint.patience == patience and cfg.checkpoint.keep_last_epochs == average
+    model = cfg.model
+    assert (model.dropout, model.attention_dropout, model.activation_dropout) == (0.3, 0.1, 0.1)
+    assert model.share_all_embeddings
+    for side in ("encoder", "decoder"):
+        sizes = [model[f"{side}_{size}"] for size in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")]
+        assert sizes == [6, width, ffn, heads]
+    assert f"{cfg.task.source_lang}-{cfg.task.target_lang}" == languages
+
+
+def test_training_and_decoding_from_a_configuration(toy_data, tmp_path):
+    """fairseq-hydra-train for real, and fairseq-generate on its checkpoint."""
+    bin_dir = Path(sys.executable).parent
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    train = [
+        str(bin_dir / "fairseq-hydra-train"),
+        *("--config-dir", str(CONFIGS), "--config-name", "demo_pn", f"task.data={toy_data}"),
+        *(f"checkpoint.save_dir={tmp_path}/run", "common.cpu=true", "optimization.max_update=3"),
+        *("dataset.max_tokens=200", "model.encoder_layers=1", f"common.user_dir={TOP / 'powernorm_fairseq'}"),
+    ]
+    done = subprocess.run(train, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]  # nothing but what was asked for
+    generate = [
+        *(str(bin_dir / "fairseq-generate"), str(toy_data), "--user-dir", str(TOP / "powernorm_fairseq")),
+        *("--path", str(tmp_path / "run" / "checkpoint_last.pt"), "--cpu", "--beam", "2"),
+    ]
+    done = subprocess.run(generate, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "BLEU4" in done.stdout
