@@ -1,0 +1,7 @@
+"""From raw corpora to binarised data, equal line for line to the classic Perl recipes, without Perl.
+
+Each module has one subject. Text: ``moses`` (tokeniser), ``normalize``, ``clean``, ``unicode14``, and ``tokenizer``,
+the command line over them. Subwords: ``bpe``, ``learn_bpe``, ``spm``. Files: ``download``, ``extract``, ``readers``,
+``manifest``. Work: ``parallel``, ``pairs``, ``progress``, ``errors``. ``recipes`` describes the corpora and
+``pipeline`` runs a recipe. The package stands alone: it imports nothing from ``powernorm_fairseq``.
+"""

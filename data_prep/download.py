@@ -1,0 +1,244 @@
+"""Fetching archives: resumed after interruptions, from mirrors in turn, verified before they count as present.
+
+A file under way is called ``NAME.part``; ``NAME.part.json`` says where it comes from, so that a resumed download cannot
+mix two versions. The SHA-256 of every finished archive is kept in ``SHA256SUMS`` beside it (the format of
+``sha256sum``): published archives of these corpora come without checksums, so the first download is trusted and later
+uses are compared with it, also after the folder has been copied to a machine without network.
+"""
+
+import hashlib
+import http.client
+import json
+import logging
+import os
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from data_prep.errors import DataPrepError
+from data_prep.progress import progress_bar
+
+logger = logging.getLogger(__name__)
+
+SUMS = "SHA256SUMS"
+_BLOCK = 1 << 18
+_TIMEOUT = 30.0
+#: Tries at one address without any progress before the next address is used.
+TRIES = 4
+#: Seconds to wait before the second try; doubled for each further one.
+PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A published file.
+
+    Attributes:
+        name: its published name.
+        urls: where it is, in order of preference.
+        size: its length in bytes, if published.
+        sha256: its checksum, if published.
+    """
+
+    name: str
+    urls: Tuple[str, ...]
+    size: Optional[int] = None
+    sha256: Optional[str] = None
+
+
+class _TryAgain(Exception):
+    """The connection failed; what arrived is kept."""
+
+
+class _GiveUp(Exception):
+    """This address cannot serve the file."""
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(str(path), "rb") as stream:
+        for block in iter(lambda: stream.read(_BLOCK), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_sums(folder: Path) -> Dict[str, str]:
+    """Returns file name -> SHA-256 of the folder's ``SHA256SUMS``; nothing if there is none."""
+    path = folder / SUMS
+    sums = {}
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            digest, _, name = line.partition(" ")
+            sums[name.lstrip(" *")] = digest.lower()
+    return sums
+
+
+def _write_sum(folder: Path, name: str, digest: str) -> None:
+    """Adds a file's checksum to ``SHA256SUMS``."""
+    sums = read_sums(folder)
+    sums[name] = digest
+    part = folder / (SUMS + ".part")
+    part.write_text("".join(f"{sums[key]}  {key}\n" for key in sorted(sums)), encoding="utf-8")
+    os.replace(str(part), str(folder / SUMS))
+
+
+def verify(archive: Archive, path: Path) -> str:
+    """Compares a file with what is known of it.
+
+    Args:
+        archive: what it should be.
+        path: where it is; a ``SHA256SUMS`` beside it counts as well.
+    Returns: its SHA-256.
+    Raises: DataPrepError if it is missing or something else.
+    """
+    if not path.is_file():
+        raise DataPrepError(f"{path}: no such file")
+    size = path.stat().st_size
+    if archive.size is not None and size != archive.size:
+        raise DataPrepError(f"{path} has {size} bytes and should have {archive.size}; delete it and fetch it again")
+    digest = file_sha256(path)
+    for expected, source in ((archive.sha256, "its publisher"), (read_sums(path.parent).get(archive.name), SUMS)):
+        if expected is not None and digest != expected:
+            raise DataPrepError(
+                f"{path} is not the archive it should be: its SHA-256 is {digest} and {source} says {expected}; "
+                "delete it and fetch it again"
+            )
+    return digest
+
+
+def download(archive: Archive, folder: Path, mirrors: Sequence[str] = ()) -> Path:
+    """Fetches an archive unless it is there already.
+
+    Args:
+        archive: what to fetch.
+        folder: where to put it; created if necessary.
+        mirrors: addresses of folders that are tried before the published ones.
+    Returns: the path of the verified file.
+    Raises: DataPrepError if no address delivers it whole.
+    """
+    path = folder / archive.name
+    if path.exists():
+        verify(archive, path)
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    failures: List[str] = []
+    for url in [mirror.rstrip("/") + "/" + archive.name for mirror in mirrors] + list(archive.urls):
+        try:
+            _fetch(url, archive, path)
+        except _GiveUp as error:
+            logger.warning("%s: %s", url, error)
+            failures.append(f"{url}: {error}")
+        else:
+            return path
+    raise DataPrepError(f"{archive.name} could not be fetched ({'; '.join(failures)})")
+
+
+def _fetch(url: str, archive: Archive, path: Path) -> None:
+    """Fetches from one address, going on where a connection broke off, then verifies and renames."""
+    part = path.with_name(path.name + ".part")
+    tries = 0
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            _request(url, archive, part)
+            break
+        except _TryAgain as error:
+            after = part.stat().st_size if part.exists() else 0
+            tries = 1 if after > before else tries + 1
+            if tries >= TRIES:
+                raise _GiveUp(str(error)) from None
+            logger.warning("%s: %s; trying again", url, error)
+            time.sleep(PAUSE * 2 ** (tries - 1))
+    digest = file_sha256(part)
+    if archive.sha256 is not None and digest != archive.sha256:
+        _discard(part)
+        raise _GiveUp(f"SHA-256 is {digest} and should be {archive.sha256}")
+    _write_sum(path.parent, path.name, digest)
+    os.replace(str(part), str(path))
+    _discard(part)
+
+
+def _discard(part: Path) -> None:
+    """Removes an unfinished file and its note."""
+    for path in (part, _note(part)):
+        if path.exists():
+            path.unlink()
+
+
+def _note(part: Path) -> Path:
+    """Where the origin of an unfinished file is written down."""
+    return part.with_name(part.name + ".json")
+
+
+def _resume_point(url: str, part: Path) -> Tuple[int, Optional[str]]:
+    """Returns how much of this very file is there, and the tag that proves it is the same version."""
+    try:
+        note = json.loads(_note(part).read_text(encoding="utf-8"))
+        if note["url"] == url and note["tag"]:
+            return part.stat().st_size, note["tag"]
+    except (OSError, ValueError, KeyError):
+        pass
+    return 0, None
+
+
+def _request(url: str, archive: Archive, part: Path) -> None:
+    """Makes one request and appends what it brings to the unfinished file.
+
+    Raises:
+        _TryAgain: the connection broke off or the server was busy.
+        _GiveUp: the server does not have the file, or has another one.
+    """
+    start, tag = _resume_point(url, part)
+    request = urllib.request.Request(url, headers={"User-Agent": "data_prep", "Accept-Encoding": "identity"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+        request.add_header("If-Range", str(tag))
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+            _receive(response, url, archive, part, start)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # the remembered start is beyond the end: begin again
+            _discard(part)
+            raise _TryAgain("the part that was there does not fit") from None
+        busy = error.code in (408, 429) or error.code >= 500
+        raise (_TryAgain if busy else _GiveUp)(f"HTTP status {error.code}") from None
+    except urllib.error.URLError as error:
+        raise _TryAgain(f"no connection: {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _TryAgain(f"the connection broke off: {str(error) or type(error).__name__}") from None
+    except ValueError as error:
+        raise _GiveUp(str(error)) from None
+
+
+def _receive(response: http.client.HTTPResponse, url: str, archive: Archive, part: Path, start: int) -> None:
+    """Writes the body of an answer, and checks that it is whole."""
+    if response.status != 206:
+        start = 0  # the server ignores ranges, or has another version by now: the whole file comes
+    elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+        _discard(part)
+        raise _TryAgain("the server sent another range than asked for")
+    length = response.headers.get("Content-Length")
+    total = start + int(length) if length is not None else None
+    if archive.size is not None and total is not None and total != archive.size:
+        raise _GiveUp(f"it has {total} bytes there and should have {archive.size}")
+    tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
+    if tag is not None and tag.startswith("W/"):
+        tag = response.headers.get("Last-Modified")
+    _note(part).write_text(json.dumps({"url": url, "tag": tag}), encoding="utf-8")
+    with open(str(part), "ab" if start else "wb") as stream, progress_bar(archive.name, "B", total, start) as bar:
+        while True:
+            block = response.read(_BLOCK)
+            if not block:
+                break
+            stream.write(block)
+            bar.update(len(block))
+    size = part.stat().st_size
+    if total is not None and size < total:
+        raise _TryAgain(f"the connection broke off after {size} of {total} bytes")
+    if archive.size is not None and size != archive.size:
+        _discard(part)
+        raise _GiveUp(f"{size} bytes came instead of {archive.size}")

@@ -1,0 +1,87 @@
+"""Unpacking archives without trusting them.
+
+Nothing is written outside the destination, whatever the archive says; and the destination appears only when the archive
+has been read to its end, checksum of the compression included, so a truncated archive is never half-used.
+"""
+
+import gzip
+import os
+import posixpath
+import shutil
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Iterable, List, Set
+
+from data_prep.errors import DataPrepError
+
+_BLOCK = 1 << 20
+
+
+def _safe_name(member: tarfile.TarInfo, archive: Path) -> str:
+    """Returns the normalised path of a member.
+
+    Raises: DataPrepError for a path or link that leads outside, and for devices.
+    """
+    name = posixpath.normpath(member.name.replace("\\", "/"))
+    if _leads_outside(name) or posixpath.isabs(member.name) or ":" in name.split("/")[0]:
+        raise DataPrepError(f"{archive}: refusing to unpack {member.name!r}, which lies outside the folder")
+    if member.issym() or member.islnk():
+        base = posixpath.dirname(name) if member.issym() else ""
+        target = posixpath.normpath(posixpath.join(base, member.linkname.replace("\\", "/")))
+        if posixpath.isabs(member.linkname) or _leads_outside(target):
+            raise DataPrepError(
+                f"{archive}: refusing to unpack {member.name!r}, a link to {member.linkname!r} outside the folder"
+            )
+    elif not (member.isfile() or member.isdir()):
+        raise DataPrepError(f"{archive}: refusing to unpack {member.name!r}, which is neither file nor folder")
+    return name
+
+
+def _leads_outside(path: str) -> bool:
+    """Whether a normalised relative path climbs above its start, or is absolute."""
+    return path == ".." or path.startswith("../") or path.startswith("/")
+
+
+def extract(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Path]:
+    """Unpacks the wanted files of a ``.tgz`` into a new or existing folder; links are never followed or made.
+
+    Every member is checked, also those that are not wanted.
+
+    Args:
+        archive: the file.
+        destination: folder; give a temporary one, since files written before an error stay in it.
+        wanted: paths inside the archive; those that it does not have are passed over.
+    Returns: the files written.
+    Raises: DataPrepError if the archive is damaged or hostile.
+    """
+    open_wishes: Set[str] = set(wanted)
+    written = []
+    try:
+        with gzip.open(str(archive), "rb") as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                for member in tar:
+                    name = _safe_name(member, archive)
+                    if name in open_wishes and member.isfile():
+                        open_wishes.discard(name)
+                        written.append(_write(tar, member, destination / name))
+            while stream.read(_BLOCK):  # what follows the last member: the checksum is at the very end
+                pass
+    except FileNotFoundError:
+        raise DataPrepError(f"{archive}: no such file") from None
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise DataPrepError(
+            f"{archive} is damaged or incomplete ({error or 'end of file'}); delete it and fetch it again"
+        ) from None
+    return written
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Path:
+    """Writes the contents of a member as an ordinary new file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = tar.extractfile(member)
+    # O_EXCL: neither an earlier member of the same name nor a link can redirect the write
+    handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    with os.fdopen(handle, "wb") as target:
+        shutil.copyfileobj(source, target, _BLOCK)
+    return path

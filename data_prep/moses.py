@@ -1,0 +1,339 @@
+"""The Moses tokeniser (tokenizer.perl of mosesdecoder's master branch), as a fast and exact port.
+
+``MosesTokenizer.tokenize`` equals ``tokenizer.perl -l LANG [-a] [-no-escape]`` on every line of valid UTF-8. Three
+things make it fast: the script's rules see only one whitespace-separated word and whether it opens or closes the
+line, so each word is tokenised once and then looked up; plain words skip the rules; and only a word that ends in a
+dot has to know its successor. Lines where a rule does reach across words (see ``_needs_whole_line``) go through
+``tokenize_whole_line``, a direct transcription of the script, which the tests also use to check the fast way.
+
+Abbreviations ("non-breaking prefixes") come from sacremoses, which ships Moses' own files. Character properties are
+those of Perl 5.36 (Unicode 14, see ``unicode14``), whatever Python runs this.
+"""
+
+import functools
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from data_prep.unicode14 import ALPHABETIC, DECIMAL, LOWERCASE, LOWERCASE_NOT_LL, NUMBER, char_class, members
+
+#: Words remembered per position in the line before the memory is emptied: bounds a worker at about 100 MB.
+CACHE_WORDS = 200_000
+
+_ALPHA = char_class(ALPHABETIC)
+_ALNUM = char_class(ALPHABETIC, DECIMAL)
+_NUM = char_class(NUMBER)
+_LOWER = members(LOWERCASE)
+_DIGITS = frozenset("0123456789")
+
+_SIMPLE_ENDS = frozenset(".,;!?)")
+# Perl's \s is Python's str.split() less U+001C-U+001F, which the script deletes with the other control characters.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1f]+")
+_PLAIN_WORD = re.compile(f"[{_ALNUM}]+").fullmatch
+_HAS_ALPHA = re.compile(f"[{_ALPHA}]").search
+_HYPHEN = re.compile(f"(?<=[{_ALNUM}])-(?=[{_ALNUM}])")
+_DOTS = re.compile(r"\.(\.+)")
+_COMMA_AFTER_OTHER = re.compile(f"([^{_NUM}]),")
+_COMMA_BEFORE_OTHER = re.compile(f",([^{_NUM}])")
+_COMMA_AT_END = re.compile(f"([{_NUM}]),$")
+
+_ESCAPES = str.maketrans(
+    {
+        "&": "&amp;",
+        "|": "&#124;",
+        "<": "&lt;",
+        ">": "&gt;",
+        "'": "&apos;",
+        '"': "&quot;",
+        "[": "&#91;",
+        "]": "&#93;",
+    }
+)
+
+# Moses' files have blanks after these abbreviations, so the script never recognises them; sacremoses strips the blanks.
+_UNREACHABLE = {
+    "as": ("\u09ad\u09bf",),
+    "bn": ("\u09ad\u09bf",),
+    "es": ("Fil", "gr", "p\u00c3\u00a1g"),
+    "it": ("Amn", "Arch", "a.c", "all", "es"),
+    "ml": ("\u0d2a\u0d3f",),
+    "mni": ("\u09ad\u09bf",),
+    "nl": ("Nrs",),
+    "sk": ("Pf",),
+    "sv": ("\u00d6",),
+}
+
+_Rules = List[Tuple["re.Pattern[str]", str]]
+
+
+def _apostrophe_rules(lang: str) -> Optional[_Rules]:
+    """Returns the substitutions for apostrophes, in order; ``None`` where every apostrophe stands alone."""
+    alpha, other = f"([{_ALPHA}])", f"([^{_ALPHA}])"
+    alone = r"\1 ' \2"
+    if lang == "en":
+        other_no_number = f"([^{_ALPHA}{_NUM}])"
+        rules = [
+            (other + "'" + other, alone),
+            (other_no_number + "'" + alpha, alone),
+            (alpha + "'" + other, alone),
+            (alpha + "'" + alpha, r"\1 '\2"),
+            (f"([{_NUM}])'(s)", r"\1 '\2"),
+        ]
+    elif lang in ("fr", "it", "ga", "ca", "so", "tdt"):
+        rules = [(other + "'" + other, alone), (other + "'" + alpha, alone), (alpha + "'" + other, alone)]
+        if lang not in ("so", "tdt"):  # those two keep the glottal stop inside a word
+            rules.append((alpha + "'" + alpha, r"\1' \2"))
+    else:
+        return None
+    return [(re.compile(pattern), replacement) for pattern, replacement in rules]
+
+
+def _special_rules(lang: str) -> _Rules:
+    """Returns the substitutions that set symbols apart, in order."""
+    kept = {"fi": ":", "sv": ":", "ca": "\u00b7"}.get(lang, "")
+    rules = [(f"([^{_ALNUM}\\s.'`,{kept}-])", r" \1 ")]
+    lower = "".join(f"\\U{ord(char):08x}" for char in sorted(_LOWER - members(LOWERCASE_NOT_LL)))
+    not_lower_next = f"(?=$|[^{lower}])"
+    if lang in ("fi", "sv"):
+        rules.append(("(:)" + not_lower_next, r" \1 "))
+    elif lang == "tdt":
+        rules.append(("(')" + not_lower_next, r" \1 "))
+    elif lang == "ca":
+        # the script is read as Latin-1, so what it looks for is the two characters that UTF-8 makes of one
+        rules.append(("(\u00c2\u00b7)" + not_lower_next, r" \1 "))
+    return [(re.compile(pattern), replacement) for pattern, replacement in rules]
+
+
+@functools.lru_cache(maxsize=None)
+def nonbreaking_prefixes(lang: str) -> Dict[str, int]:
+    """Returns the abbreviations of a language; English ones where Moses has none for it.
+
+    Args:
+        lang: two-letter code.
+    Returns: abbreviation without its dot -> 1, or 2 if it counts only in front of a number.
+    """
+    from sacremoses.corpus import NonbreakingPrefixes  # here: the import takes longer than a small file
+
+    prefixes = {}
+    for line in NonbreakingPrefixes().words(lang):
+        numeric = re.match(r"(.*)\s+#NUMERIC_ONLY#", line)
+        prefixes[numeric.group(1) if numeric else line] = 2 if numeric else 1
+    for prefix in _UNREACHABLE.get(lang, ()):
+        prefixes.pop(prefix, None)
+    return prefixes
+
+
+class _WordCache(dict):
+    """Remembers what ``make`` returned for each word; emptied when full."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, word):
+        if len(self) >= CACHE_WORDS:
+            self.clear()
+        result = self[word] = self.make(word)
+        return result
+
+
+class MosesTokenizer:
+    """Splits lines into tokens as tokenizer.perl does.
+
+    Args:
+        lang: language code; decides apostrophes and abbreviations. Default: ``"en"``
+        aggressive: split hyphenated words, ``-a`` of the script. Default: ``False``
+        escape: write ``&``, ``|``, ``<``, ``>``, ``'``, ``"``, ``[`` and ``]`` as XML entities. Default: ``True``
+    Example: ``MosesTokenizer("en").tokenize("It's 5 p.m.")`` gives ``"It &apos;s 5 p.m ."``
+    """
+
+    def __init__(self, lang: str = "en", aggressive: bool = False, escape: bool = True):
+        self.lang = lang
+        self.aggressive = aggressive
+        self.escape = escape
+        self._prefixes = nonbreaking_prefixes(lang)
+        self._special = _special_rules(lang)
+        self._apostrophe = _apostrophe_rules(lang)
+        # what each word becomes at its place in the line; None if that depends on the next word (see _dotted)
+        self._inner = _WordCache(lambda word: self._word(word, False, False))
+        self._first = _WordCache(lambda word: self._word(word, True, False))
+        self._last = _WordCache(lambda word: self._word(word, False, True))
+        self._dotted_inner = _WordCache(lambda word: self._dotted(word, False))
+        self._dotted_first = _WordCache(lambda word: self._dotted(word, True))
+
+    def tokenize(self, line: str) -> str:
+        """Returns the tokens of a line, separated by blanks.
+
+        Args:
+            line: without its line feed. A line of white space comes back as it is, as from the script.
+        """
+        if not line.isprintable() and _CONTROL.search(line):  # the first is a quick test that clears most lines
+            line = _CONTROL.sub("", line)
+            words = line.split()
+            if not words:
+                return ""
+        else:
+            words = line.split()
+            if not words:
+                return line
+        if self._needs_whole_line(line, words):
+            return self.tokenize_whole_line(line)
+        if len(words) == 1:
+            return self._word(words[0], True, True)
+        out = list(map(self._inner.__getitem__, words))
+        out[0] = self._first[words[0]]
+        out[-1] = self._last[words[-1]]
+        if None in out:
+            for index, piece in enumerate(out):
+                if piece is None:
+                    dotted = (self._dotted_inner if index else self._dotted_first)[words[index]]
+                    # no rule puts a blank before a letter or digit that opens a word, so its first character decides
+                    out[index] = dotted.kept if _keeps_dot(dotted.kind, words[index + 1]) else dotted.split
+        return " ".join(out)
+
+    def tokenize_whole_line(self, line: str) -> str:
+        """The same as ``tokenize``, rule by rule over the whole line as the script has them; slower."""
+        text = _CONTROL.sub("", line)
+        words = text.split()
+        if not words:
+            return line if text == line else ""
+        text = " ".join(words)
+        words = self._rules(text).split(" ")
+        while words and not words[-1]:
+            words.pop()
+        words.append("")
+        out = []
+        for index in range(len(words) - 1):
+            word = words[index]
+            if len(word) > 1 and word.endswith("."):
+                kind = self._dot_kind(word[:-1])
+                if index == len(words) - 2 or not _keeps_dot(kind, words[index + 1]):
+                    word = word[:-1] + " ."
+            out.append(word)
+        return self._finish(re.sub(" +", " ", " ".join(out)).strip(" "), True)
+
+    def _needs_whole_line(self, line: str, words: List[str]) -> bool:
+        """Whether a rule may reach across words.
+
+        That happens where an apostrophe ends one word and another begins the next: both rules want the blank between.
+        The other case is a text that contains the script's own place-holder for several dots.
+        """
+        if "DOTMULTI" in line:
+            return True
+        if self._apostrophe is None or "'" not in line:
+            return False
+        return any(left[-1] == "'" and right[0] == "'" for left, right in zip(words, words[1:]))
+
+    def _rules(self, text: str) -> str:
+        """Applies the substitutions of the script, up to the dots at the end of words."""
+        for pattern, replacement in self._special:
+            text = pattern.sub(replacement, text)
+        if self.aggressive and "-" in text:
+            text = _HYPHEN.sub(" @-@ ", text)
+        if ".." in text:
+            text = _DOTS.sub(r" DOTMULTI\1", text)
+        while "DOTMULTI." in text:
+            text = re.sub(r"DOTMULTI\.([^.])", r"DOTDOTMULTI \1", text)
+            text = text.replace("DOTMULTI.", "DOTDOTMULTI")
+        if "," in text:
+            text = _COMMA_AFTER_OTHER.sub(r"\1 , ", text)
+            text = _COMMA_BEFORE_OTHER.sub(r" , \1", text)
+            text = _COMMA_AT_END.sub(r"\1 ,", text)
+        if "'" in text:
+            if self._apostrophe is None:
+                text = text.replace("'", " ' ")
+            else:
+                for pattern, replacement in self._apostrophe:
+                    text = pattern.sub(replacement, text)
+        return text
+
+    def _dot_kind(self, word: str) -> int:
+        """How a word followed by a dot behaves inside a line.
+
+        Args:
+            word: without its final dot.
+        Returns: 0: the dot is split off unless a lower-case word follows; 1: it stays; 2: it stays also before a digit.
+        """
+        if "." in word and _HAS_ALPHA(word):
+            return 1
+        return self._prefixes.get(word, 0)
+
+    def _pieces(self, word: str, first: bool, last: bool) -> List[str]:
+        """Applies the rules to one word, with a blank where its neighbours are, and splits it at blanks."""
+        text = self._rules(("" if first else " ") + word + ("" if last else " "))
+        return text[0 if first else 1 : None if last else -1].split(" ")
+
+    def _word(self, word: str, first: bool, last: bool) -> Optional[str]:
+        """Tokenises one word given its place in the line; ``None`` if the next word decides about its dot."""
+        if _PLAIN_WORD(word):
+            return word
+        end = word[-1]
+        if end in _SIMPLE_ENDS and _PLAIN_WORD(word, 0, len(word) - 1):
+            # a word with one mark at its end, by far the most frequent kind: what the rules come to
+            if end != "." or last:
+                return word[:-1] + " " + end
+            return word if self._prefixes.get(word[:-1]) == 1 else None
+        pieces = self._pieces(word, first, last)
+        if last:
+            while not pieces[-1]:
+                pieces.pop()
+        final = len(pieces) - 1
+        for index, piece in enumerate(pieces):
+            if len(piece) > 1 and piece[-1] == ".":
+                kind = self._dot_kind(piece[:-1])
+                if index < final:
+                    split = not _keeps_dot(kind, pieces[index + 1])
+                elif last:
+                    split = True
+                elif kind == 1:
+                    split = False
+                else:
+                    return None
+                if split:
+                    pieces[index] = piece[:-1] + " ."
+        return self._finish(" ".join(filter(None, pieces)), last)
+
+    def _dotted(self, word: str, first: bool) -> "_Dotted":
+        """Tokenises a word that ends in a dot, with and without its dot split off."""
+        pieces = self._pieces(word, first, False)
+        stem = pieces.pop()[:-1]
+        before = ""
+        if pieces:
+            for index, piece in enumerate(pieces):
+                after = pieces[index + 1] if index + 1 < len(pieces) else stem
+                if len(piece) > 1 and piece[-1] == "." and not _keeps_dot(self._dot_kind(piece[:-1]), after):
+                    pieces[index] = piece[:-1] + " ."
+            before = " ".join(filter(None, pieces)) + " "
+        return _Dotted(
+            self._finish(before + stem + ".", False), self._finish(before + stem + " .", False), self._dot_kind(stem)
+        )
+
+    def _finish(self, text: str, last: bool) -> str:
+        """Splits a dot and apostrophe that end the line, puts back several dots, escapes."""
+        if last and text.endswith(".'"):
+            text = text[:-2] + " . ' "
+        if "DOTMULTI" in text:
+            while "DOTDOTMULTI" in text:
+                text = text.replace("DOTDOTMULTI", "DOTMULTI.")
+            text = text.replace("DOTMULTI", ".")
+        return text.translate(_ESCAPES) if self.escape else text
+
+
+class _Dotted(NamedTuple):
+    """A word that ends in a dot: with the dot, with the dot apart, and its ``_dot_kind``."""
+
+    kept: str
+    split: str
+    kind: int
+
+
+def _keeps_dot(kind: int, following: str) -> bool:
+    """Whether a word of ``_dot_kind`` keeps its dot in front of the given word (empty where two blanks meet)."""
+    if kind == 1:
+        return True
+    return following[:1] in _LOWER or (kind == 2 and following[:1] in _DIGITS)
+
+
+@functools.lru_cache(maxsize=None)
+def get_tokenizer(lang: str, aggressive: bool = False, escape: bool = True) -> MosesTokenizer:
+    """Returns the tokeniser of this process for these settings, with the words it has seen."""
+    return MosesTokenizer(lang, aggressive, escape)

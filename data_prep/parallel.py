@@ -1,0 +1,112 @@
+"""Work spread over processes, with results in order and memory that does not grow with the input.
+
+Files are read as bytes and cut at line feeds only, as Perl does; a chunk is some thousand lines. At most a few chunks
+per worker are under way at a time. Each result depends on its own chunk alone, so the number of workers changes the
+speed and nothing else.
+"""
+
+import collections
+import os
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Callable, Deque, Iterable, Iterator, List, Optional, TypeVar
+
+from data_prep.errors import DataPrepError
+
+#: A chunk ends after this many lines or, where lines are long, this many bytes.
+CHUNK_LINES = 4000
+CHUNK_BYTES = 1 << 20
+
+_CHUNKS_PER_WORKER = 3
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def default_workers() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _follow_parent(parent: int) -> None:
+    """Ends this worker when its parent is gone: a killed parent cannot tell its workers to stop."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class WorkerPool:
+    """Processes that apply functions to chunks; with one worker the work is done in this process.
+
+    Args:
+        workers: number of processes; ``None`` means all cores. Default: ``None``
+    Example: ``with WorkerPool(4) as pool: results = list(pool.map(len, chunks))``
+    """
+
+    def __init__(self, workers: Optional[int] = None):
+        self.workers = default_workers() if workers is None else workers
+        if self.workers < 1:
+            raise DataPrepError(f"workers={self.workers} makes no sense; give 1 or more")
+        self._executor: Optional[ProcessPoolExecutor] = None
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+            self._executor = None
+
+    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """Yields ``function(task)`` for each task, in order; only a few tasks are taken ahead.
+
+        Args:
+            function: importable by name, for the sake of the other processes.
+            tasks: chunks of work.
+        """
+        if self.workers == 1:
+            yield from map(function, tasks)
+            return
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(self.workers, initializer=_follow_parent, initargs=(os.getpid(),))
+        pending: Deque = collections.deque()
+        try:
+            for task in tasks:
+                pending.append(self._executor.submit(function, task))
+                if len(pending) > _CHUNKS_PER_WORKER * self.workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool:
+            raise DataPrepError(
+                "a worker process was killed, perhaps for want of memory; try fewer --workers"
+            ) from None
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def read_chunks(lines: Iterable[bytes]) -> Iterator[List[bytes]]:
+    """Groups lines into chunks.
+
+    Args:
+        lines: as a binary file yields them.
+    """
+    chunk: List[bytes] = []
+    size = 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line)
+        if len(chunk) >= CHUNK_LINES or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""The Moses tokeniser without Perl: standard input to standard output, all cores, any length of text.
+
+With ``--normalize`` and ``--lowercase`` it is a whole pipe of scripts: normalize-punctuation.perl, tokenizer.perl,
+lowercase.perl, in this order. The functions for use from Python are in ``data_prep.moses`` and
+``data_prep.normalize``; ``tokenize_lines`` here combines them.
+"""
+
+import argparse
+import functools
+import sys
+from pathlib import Path
+from typing import BinaryIO, Iterable, List, Optional, Tuple
+
+if __package__ in (None, ""):  # run as a script: the first entry is this folder, whose modules are not top-level ones
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from data_prep.errors import DataPrepError, run_main
+from data_prep.moses import get_tokenizer
+from data_prep.normalize import lowercase, normalize_punctuation, remove_non_printing
+from data_prep.parallel import WorkerPool, read_chunks
+
+
+def prepare_text(
+    text: str,
+    lang: str,
+    aggressive: bool = False,
+    normalize: bool = False,
+    printing: bool = False,
+    lower_first: bool = False,
+    escape: bool = True,
+) -> List[str]:
+    """Tokenises a text after the steps that a recipe wants before it.
+
+    Args:
+        text: lines separated, and unless it is the end of a file also ended, by line feeds.
+        lang: language code.
+        aggressive: split at hyphens. Default: ``False``
+        normalize: normalise punctuation. Default: ``False``
+        printing: replace characters that do not print. Default: ``False``
+        lower_first: lower-case before all else. Default: ``False``
+        escape: XML escapes. Default: ``True``
+    Returns: tokenised lines, without line feeds.
+    """
+    ended = text.endswith("\n")
+    if ended:
+        text = text[:-1]
+    if lower_first:
+        text = lowercase(text)
+    if normalize:
+        text = normalize_punctuation(text, lang, ended)
+    if printing:
+        text = remove_non_printing(text)
+    tokenize = get_tokenizer(lang, aggressive, escape).tokenize
+    return [tokenize(line) for line in text.split("\n")]
+
+
+def tokenize_lines(lines: Iterable[str], lang: str = "en", **options: bool) -> List[str]:
+    """Tokenises lines that have no line feed.
+
+    Args:
+        lines: raw lines.
+        lang: language code. Default: ``"en"``
+        options: of ``prepare_text``.
+    Example: ``tokenize_lines(["Das ist usw."], "de")`` gives ``["Das ist usw ."]``
+    """
+    lines = list(lines)
+    return prepare_text("\n".join(lines) + "\n", lang, **options) if lines else []
+
+
+def _tokenize_chunk(task: Tuple[int, List[bytes]], options: argparse.Namespace) -> bytes:
+    """Does one chunk: the number of its first line, and its lines."""
+    start, lines = task
+    data = b"".join(lines)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = start + data.count(b"\n", 0, error.start)
+        raise DataPrepError(f"line {line} of the input is not valid UTF-8") from None
+    out = prepare_text(text, options.lang, options.aggressive, options.normalize, escape=not options.no_escape)
+    result = "\n".join(out)
+    if options.lowercase:
+        result = lowercase(result)
+    # the script prints white space as it finds it, also without a line feed at the end of the file
+    ended = text.endswith("\n") or bool(out[-1].strip())
+    return (result + "\n" if ended else result).encode("utf-8")
+
+
+def tokenize_stream(source: BinaryIO, target: BinaryIO, options: argparse.Namespace) -> None:
+    """Tokenises a stream chunk by chunk.
+
+    Args:
+        source: UTF-8 text.
+        target: gets the tokens.
+        options: as from ``build_parser``.
+    """
+
+    def numbered() -> Iterable[Tuple[int, List[bytes]]]:
+        start = 1
+        for chunk in read_chunks(source):
+            yield start, chunk
+            start += len(chunk)
+
+    # loaded once here, before the workers split off
+    get_tokenizer(options.lang, options.aggressive, not options.no_escape)
+    with WorkerPool(options.workers) as pool:
+        for result in pool.map(functools.partial(_tokenize_chunk, options=options), numbered()):
+            target.write(result)
+    target.flush()
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        description="Tokenise standard input as Moses tokenizer.perl does; the result goes to standard output.",
+    )
+    parser.add_argument("-l", "--lang", default="en", metavar="LANG", help="language code (default: %(default)s)")
+    parser.add_argument("-a", "--aggressive", action="store_true", help="split hyphenated words: a-b becomes a @-@ b")
+    parser.add_argument("--lowercase", action="store_true", help="lower-case the tokens, as lowercase.perl does")
+    parser.add_argument(
+        "--normalize", action="store_true", help="normalise punctuation first, as normalize-punctuation.perl does"
+    )
+    parser.add_argument("--no-escape", action="store_true", help="leave & | < > ' \" [ ] as they are")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
+    return parser
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Runs the command line; returns the exit status."""
+    tokenize_stream(sys.stdin.buffer, sys.stdout.buffer, build_parser().parse_args(argv))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

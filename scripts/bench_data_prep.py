@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Measures data preparation: sentence pairs per second of each stage, and peak memory, against a plain loop.
+
+The plain loop is what one writes first: one process, sacremoses for normalising and tokenising line by line,
+subword-nmt for learning and applying BPE. Both do the same steps on the same text: normalise punctuation, tokenise,
+clean, lower-case, learn and apply joint BPE. Every run is a process of its own; its memory is the sum over all its
+processes, shared pages counted once (PSS, Linux only). The result is a Markdown table, and JSON with ``--json``.
+"""
+
+import argparse
+import io
+import itertools
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+if __package__ in (None, ""):  # run as a script
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from data_prep.clean import clean_pair
+from data_prep.errors import DataPrepError, run_main
+from data_prep.parallel import default_workers
+from data_prep.pipeline import Options, Pipeline
+from data_prep.readers import Text, open_lines
+from data_prep.recipes import Recipe, Split, Steps
+
+LANGS = ("de", "en")
+STEPS = Steps(normalize=True, clean=(1, 175, 1.5), lower_last=True)
+STAGES = ("tok", "codes", "bpe")
+TITLES = {"tok": "normalise, tokenise, clean", "codes": "learn BPE", "bpe": "apply BPE"}
+
+
+def generate(folder: Path, pairs: int) -> None:
+    """Writes a parallel text of made-up words whose frequencies fall off as in real text.
+
+    Args:
+        folder: gets ``train.de`` and ``train.en``.
+        pairs: number of lines.
+    """
+    generator = random.Random(1)
+    syllables = [
+        a + b + c for a in "bdfghklmnprstw" for b in ("a", "e", "i", "o", "u", "ä", "ei") for c in ("", "n", "s")
+    ]
+    words = ["".join(generator.choice(syllables) for _ in range(generator.randint(1, 5))) for _ in range(60_000)]
+    weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(len(words))))
+    ends = [".", ".", ".", "?", "!", " usw.", ' "so."', "..."]
+    for lang in LANGS:
+        with open(str(folder / f"train.{lang}"), "w", encoding="utf-8") as stream:
+            for _ in range(pairs):
+                chosen = generator.choices(words, cum_weights=weights, k=generator.randint(8, 30))
+                chosen[0] = chosen[0].capitalize()
+                chosen[len(chosen) // 2] += generator.choice([",", "", ";", "'s", " (x)", "-" + words[7]])
+                stream.write(" ".join(chosen) + generator.choice(ends) + "\n")
+
+
+def copy_text(paths: Sequence[Path], folder: Path, limit: Optional[int]) -> None:
+    """Copies the user's text, plain or compressed, as ``train.de`` and ``train.en``; one file serves for both."""
+    for path, lang in zip((paths * 2)[:2] if len(paths) == 1 else paths, LANGS):
+        with open_lines(path) as source, open(str(folder / f"train.{lang}"), "wb") as target:
+            for number, line in enumerate(source):
+                if limit is not None and number >= limit:
+                    break
+                target.write(line)
+
+
+def run_ours(folder: Path, workers: int, bpe_tokens: int) -> Dict[str, float]:
+    """Runs the pipeline; returns the seconds of each stage."""
+    recipe = Recipe(
+        name="bench",
+        source=LANGS[0],
+        target=LANGS[1],
+        archives=(),
+        splits={
+            "train": Split((Text("train.{lang}", strict=False, lenient=True),), STEPS),
+            "test": Split((Text("test.{lang}", strict=False, lenient=True),), STEPS),
+        },
+        bpe_tokens=bpe_tokens,
+        hold_out=10**9,
+        unpack=False,
+    )
+    with tempfile.TemporaryDirectory(dir=str(folder)) as out:
+        pipeline = Pipeline(recipe, Options(out=Path(out) / "o", source=folder, workers=workers, until="bpe"))
+        pipeline.run()
+        return {**pipeline.seconds, "output": sum(1 for _ in open(str(Path(out) / "o/bpe/train.en"), "rb"))}
+
+
+def run_plain(folder: Path, bpe_tokens: int) -> Dict[str, float]:
+    """Runs the plain loop; returns the seconds of each stage."""
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer
+    from subword_nmt import apply_bpe, learn_bpe
+
+    learn_bpe.tqdm = lambda steps: steps
+    tools = [(MosesPunctNormalizer(lang), MosesTokenizer(lang)) for lang in LANGS]
+    seconds: Dict[str, float] = {}
+    start = time.perf_counter()
+    kept: List[List[str]] = [[], []]
+    with open(str(folder / "train.de"), encoding="utf-8", newline="\n") as german:
+        with open(str(folder / "train.en"), encoding="utf-8", newline="\n") as english:
+            for pair in zip(german, english):
+                sides = [
+                    tokenizer.tokenize(normalizer.normalize(line), return_str=True)
+                    for line, (normalizer, tokenizer) in zip(pair, tools)
+                ]
+                clean = clean_pair(sides[0], sides[1], *STEPS.clean)
+                if clean:
+                    for side, lines in zip(clean, kept):
+                        lines.append(side.lower())
+    seconds["tok"] = time.perf_counter() - start
+    start = time.perf_counter()
+    codes = io.StringIO()
+    learn_bpe.learn_bpe(io.StringIO("\n".join(kept[0] + kept[1]) + "\n"), codes, bpe_tokens)
+    seconds["codes"] = time.perf_counter() - start
+    start = time.perf_counter()
+    codes.seek(0)
+    bpe = apply_bpe.BPE(codes)
+    for lines in kept:
+        for line in lines:
+            bpe.process_line(line)
+    seconds["bpe"] = time.perf_counter() - start
+    return {**seconds, "output": len(kept[0])}
+
+
+def _memory(process: int) -> int:
+    """Returns the memory of a process and its children, in bytes."""
+    total = 0
+    try:
+        with open(f"/proc/{process}/smaps_rollup") as stream:
+            total += sum(int(line.split()[1]) * 1024 for line in stream if line.startswith("Pss:"))
+        for task in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{task}/children") as stream:
+                total += sum(_memory(int(child)) for child in stream.read().split())
+    except OSError:
+        pass  # it has ended, or this is not Linux
+    return total
+
+
+def measure(kind: str, folder: Path, workers: int, bpe_tokens: int) -> Dict[str, Any]:
+    """Runs one kind in a process of its own.
+
+    Args:
+        kind: ``ours`` or ``plain``.
+        folder: with the text.
+        workers: of ours.
+        bpe_tokens: merges.
+    Returns: kind, workers, seconds of each stage, peak memory in bytes.
+    """
+    command = [sys.executable, str(Path(__file__).resolve()), "--child", kind, "--workers", str(workers)]
+    command += ["--bpe-tokens", str(bpe_tokens), "--text", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    peak = [0]
+
+    def watch() -> None:
+        while process.poll() is None:
+            peak[0] = max(peak[0], _memory(process.pid))
+            time.sleep(0.1)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    out, _ = process.communicate()
+    watcher.join()
+    if process.returncode:
+        raise DataPrepError(f"the run of {kind} failed")
+    result = json.loads(out.decode().splitlines()[-1])
+    pairs = result.pop("output")
+    return {"kind": kind, "workers": workers, "seconds": result, "peak_bytes": peak[0], "pairs_kept": pairs}
+
+
+def table(pairs: int, runs: List[Dict[str, Any]]) -> str:
+    """Returns the results as Markdown."""
+
+    def name(run: Dict[str, Any]) -> str:
+        return "plain loop" if run["kind"] == "plain" else f"ours, {run['workers']} worker{'s'[: run['workers'] > 1]}"
+
+    lines = ["| stage (pairs per second) | " + " | ".join(map(name, runs)) + " |", "| --- |" + " ---: |" * len(runs)]
+    for stage in STAGES:
+        speeds = [f"{pairs / run['seconds'][stage]:,.0f} ({run['seconds'][stage]:.1f} s)" for run in runs]
+        lines.append(f"| {TITLES[stage]} | " + " | ".join(speeds) + " |")
+    totals = [sum(run["seconds"][stage] for stage in STAGES) for run in runs]
+    plain = next((total for total, run in zip(totals, runs) if run["kind"] == "plain"), None)
+    lines.append("| whole | " + " | ".join(f"{pairs / total:,.0f} ({total:.1f} s)" for total in totals) + " |")
+    if plain is not None:
+        lines.append("| times the plain loop | " + " | ".join(f"{plain / total:.1f}" for total in totals) + " |")
+    lines.append("| peak memory | " + " | ".join(f"{run['peak_bytes'] / 2**20:,.0f} MiB" for run in runs) + " |")
+    return "\n".join(lines)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    parser = argparse.ArgumentParser(description="Measure data preparation against sacremoses and subword-nmt.")
+    parser.add_argument(
+        "--text",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="German and English file, line by line, or one file for both; .gz allowed (default: made-up text)",
+    )
+    parser.add_argument("--pairs", type=int, metavar="N", help="lines to use (default: all; 20000 of made-up text)")
+    parser.add_argument("--bpe-tokens", type=int, default=10_000, metavar="N", help="merges (default: %(default)s)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=default_workers(),
+        metavar="N",
+        help="processes (default: all cores, %(default)s)",
+    )
+    parser.add_argument("--no-plain", action="store_true", help="leave the plain loop out")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
+    parser.add_argument("--child", choices=("ours", "plain"), help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Runs the command line; returns the exit status."""
+    args = build_parser().parse_args(argv)
+    if args.child:
+        folder = args.text[0]
+        result = (
+            run_plain(folder, args.bpe_tokens)
+            if args.child == "plain"
+            else run_ours(folder, args.workers, args.bpe_tokens)
+        )
+        print(json.dumps(result))
+        return 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if args.text:
+            copy_text(args.text, folder, args.pairs)
+        else:
+            generate(folder, args.pairs or 20_000)
+        for lang in LANGS:
+            (folder / f"test.{lang}").write_text("Ende.\n")
+        with open(str(folder / "train.de"), "rb") as stream:
+            pairs = sum(1 for _ in stream)
+        settings: List[Tuple[str, int]] = [] if args.no_plain else [("plain", 1)]
+        settings += [("ours", workers) for workers in sorted({1, args.workers})]
+        runs = []
+        for kind, workers in settings:
+            print(f"running {kind} with {workers}", file=sys.stderr)
+            runs.append(measure(kind, folder, workers, args.bpe_tokens))
+    print(table(pairs, runs))
+    if args.json:
+        facts = {"pairs": pairs, "bpe_tokens": args.bpe_tokens, "python": platform.python_version()}
+        facts["cores"] = os.cpu_count()
+        args.json.write_text(json.dumps({**facts, "runs": runs}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))
