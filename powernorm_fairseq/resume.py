@@ -119,12 +119,9 @@ def _keep_batches(task: Any) -> None:
     def kept(dataset: Any, *args: Any, epoch: int = 1, **more: Any) -> Any:
         new_each_epoch = more.get("disable_iterator_cache") or more.get("update_epoch_batch_itr")
         new_each_epoch = new_each_epoch or getattr(task.cfg, "rebuild_batches", False)
-        if epoch == 1 or new_each_epoch or not task.can_reuse_epoch_itr(dataset):
-            return get_batch_iterator(dataset, *args, epoch=epoch, **more)
-        batches = get_batch_iterator(dataset, *args, epoch=1, **more)
-        batches.epoch = epoch
-        dataset.set_epoch(epoch)
-        return batches
+        if not new_each_epoch and task.can_reuse_epoch_itr(dataset):
+            epoch = 1  # what is kept goes to the right epoch by itself, after a resume by the state of the iterator
+        return get_batch_iterator(dataset, *args, epoch=epoch, **more)
 
     kept.keeps_batches = True
     task.get_batch_iterator = kept

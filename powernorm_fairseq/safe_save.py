@@ -157,7 +157,7 @@ def _insist(write: Callable[[], None], path: Path) -> None:
                 free = shutil.disk_usage(str(path.parent)).free
                 message += " (it needs {:.1f} MB, {:.1f} MB are free)".format(error.needed / 1e6, free / 1e6)
             if attempt == ATTEMPTS:
-                message += "; the checkpoints before it are whole, and the same command goes on from the last of them"
+                message += "; the files saved before it are whole, and the same command goes on from them"
                 logger.error(message)
                 raise OSError(reason.errno, message) from reason
             logger.warning("%s; trying again in %s seconds", message, WAIT_SECONDS)

@@ -68,9 +68,10 @@ def even_data(tmp_path_factory):
     return folder / "bin"
 
 
-@pytest.mark.parametrize("name, backend", [("bn", "legacy_ddp"), ("pnv", "pytorch_ddp"), ("pn", "legacy_ddp")])
-def test_two_processes_train_as_one_with_twice_the_batch(even_data, tmp_path, name, backend):
-    flags = ["--encoder-norm", name, "--sync-norm", "--ddp-backend", backend]
+@pytest.mark.parametrize("name", ["bn", "pn"])
+def test_two_processes_train_as_one_with_twice_the_batch(even_data, tmp_path, name):
+    """With legacy_ddp: fairseq's pytorch_ddp asks for a GPU (tests/norms/test_sync.py has torch's DDP itself)."""
+    flags = ["--encoder-norm", name, "--sync-norm", "--ddp-backend", "legacy_ddp"]
     expected, whole = train(even_data, tmp_path / "one", 1, 16, *flags)
     losses, shared = train(even_data, tmp_path / "two", 2, 8, *flags)
     assert len(expected) == 8

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from powernorm_fairseq.norms import build_norm, training_step
@@ -117,6 +118,42 @@ def test_activation_checkpointing(tmp_path):
 
     for rank in run_processes(work, 2, tmp_path):
         assert all(rank.values()), rank
+
+
+class Block(torch.nn.Module):
+    """A norm between two linear layers."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.before, self.norm, self.after = torch.nn.Linear(6, 6), norm, torch.nn.Linear(6, 6)
+        random_affine(self)
+
+    def forward(self, x, mask):
+        return self.after(self.norm(self.before(x), mask))
+
+
+def test_inside_torchs_distributed_data_parallel(tmp_path):
+    """DDP reduces gradients while the backward still runs, on the same group; it hands out the mean over processes."""
+
+    def gradients(model, x, dy, mask):
+        for _ in range(4):
+            model.zero_grad()
+            model(x, mask).backward(dy.masked_fill(mask.unsqueeze(-1), 0.0))
+        return [parameter.grad for parameter in model.parameters()]
+
+    def work(rank):
+        results = {}
+        for case in CASES:
+            model = DistributedDataParallel(Block(make(*case)).double())
+            results[case] = gradients(model, *share_of(rank, (11, 1), *batch(0)))
+        return results
+
+    first, second = run_processes(work, 2, tmp_path)
+    for case in CASES:
+        expected = gradients(Block(make(*case)).double(), *batch(0))
+        for one, two, whole in zip(first[case], second[case], expected):
+            assert torch.equal(one, two)
+            torch.testing.assert_close(2 * one, whole, rtol=1e-8, atol=1e-8)
 
 
 def test_one_collective_for_each_direction(tmp_path):
