@@ -11,7 +11,7 @@ unexport PYTHONPATH
 in_venv = PATH="$(CURDIR)/$(1)/bin:$$PATH"
 pytest = OMP_NUM_THREADS=1 $(call in_venv,$(1)) python -m pytest -n 2
 
-.PHONY: help setup demo test test-slow lint setup-classic test-classic clean
+.PHONY: help setup demo test test-slow lint setup-classic test-classic slurm-deps clean
 
 help:  ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,16 @@ setup-classic:  ## make .venv-classic: Python 3.8 to 3.10, fairseq 0.12.2, torch
 
 test-classic: setup-classic  ## run the tests in .venv-classic
 	@$(call pytest,.venv-classic) $(PYTEST_ARGS)
+
+slurm-deps:  ## install Slurm from Debian's packages, for the tests of scripts/slurm; no other target does that
+	@if [ "$$(PATH="$$PATH:/usr/sbin" command -v slurmctld slurmd munged sbatch | wc -l)" -eq 4 ]; then \
+	  echo "slurm-deps: Slurm is installed"; \
+	elif ! command -v apt-get >/dev/null; then \
+	  echo "slurm-deps: there is no apt-get here; install Slurm and munge by other means" >&2; exit 1; \
+	else \
+	  apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge >/dev/null; \
+	fi
 
 clean:  ## remove both environments and what the tools leave behind; results stay
 	rm -rf .venv .venv-classic .venv.l* .venv-classic.l* build dist *.egg-info .pytest_cache .ruff_cache

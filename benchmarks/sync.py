@@ -154,8 +154,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             print(f"| {norm} | {size} | {row['own_ms']:.1f} | {row['sync_ms']:.1f} | {row['ratio']:.2f} |", flush=True)
     print(
         "\nEstimate, not measured: what a step of the `big` encoder (6 layers, width 1024) spends in all-reduces, "
-        f"from {args.latency_inside:g} us a hop inside a node of {args.gpus_per_node} GPUs, {args.latency:g} us between "
-        f"nodes, {args.bandwidth_inside:g} and {args.bandwidth:g} GB/s.\n"
+        f"from {args.latency_inside:g} us a hop inside a node of {args.gpus_per_node} GPUs, {args.latency:g} us "
+        f"between nodes, {args.bandwidth_inside:g} and {args.bandwidth:g} GB/s.\n"
     )
     gpus = [8, 32, 128, 512, 1024]
     print("| norm | all-reduces | KB | " + " | ".join(f"{count} GPUs, ms" for count in gpus) + " |")

@@ -1,8 +1,13 @@
 """Going on with a stopped training: from a checkpoint that is whole, to the very end of the run and no further.
 
-fairseq resumes from ``checkpoint_last.pt`` and fails if that is damaged. It also makes other batches when it resumes
-after the first epoch, forgets how long ``--patience`` has been waiting, and trains one update too many when a finished
-run is started again. :func:`install` mends all four.
+fairseq resumes from ``checkpoint_last.pt`` and fails if that is damaged. When it resumes, it
+
+- composes other batches if the first epoch is over (versions after 0.12.2),
+- leaves out what the scheduler of the learning rate does at the end of an epoch,
+- forgets how long ``--patience`` has been waiting,
+- makes one update more if the training had made its last one.
+
+:func:`install` mends all of this.
 """
 
 import functools
@@ -91,9 +96,11 @@ def install() -> None:
             _wait_for_all_ranks(trainer)
         _keep_batches(trainer.task)
         extra_state, epoch_itr = fairseq_load(cfg, trainer, **more)
-        if trainer.get_num_updates() > 0 and not cfg.reset_meters:
-            _early_stopping().update(extra_state.get("early_stopping", {}))
-        _end_if_done(cfg, trainer)
+        if trainer.get_num_updates() > 0:  # nothing was reset to the start
+            _end_epoch(cfg, trainer, extra_state)
+            if not cfg.reset_meters:
+                _early_stopping().update(extra_state.get("early_stopping", {}))
+            _end_if_done(cfg, trainer)
         return extra_state, epoch_itr
 
     @functools.wraps(fairseq_save)
@@ -125,6 +132,13 @@ def _keep_batches(task: Any) -> None:
 
     kept.keeps_batches = True
     task.get_batch_iterator = kept
+
+
+def _end_epoch(cfg: Any, trainer: Any, extra_state: Dict[str, Any]) -> None:
+    """Tells the scheduler the loss of an epoch that ended with the checkpoint, which fairseq does after saving."""
+    position = extra_state["train_iterator"]
+    if position["iterations_in_epoch"] == 0 and not cfg.reset_lr_scheduler and not cfg.reset_dataloader:
+        trainer.lr_step(position["epoch"] - 1, extra_state["val_loss"])
 
 
 def _early_stopping() -> Dict[str, Any]:

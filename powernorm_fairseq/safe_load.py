@@ -67,6 +67,8 @@ def fairseq_globals() -> List[Tuple[Any, str]]:
     for thing in _found("fairseq.logging.meters", _METERS):
         # fairseq 0.8, which the authors' release builds on, pickles its meters under the first name.
         allowed += [(thing, "{}.{}".format(home, thing.__name__)) for home in ("fairseq.meters", thing.__module__)]
+    for thing in _found("fairseq.distributed.utils", ("_TensorPlaceholder",)):  # rank 0 sends a checkpoint with it
+        allowed.append((thing, "fairseq.distributed.utils._TensorPlaceholder"))
     return allowed
 
 

@@ -6,13 +6,12 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
-
-import torch
+from typing import List, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from powernorm_fairseq.checkpoints import average_checkpoints, select_checkpoints
+from powernorm_fairseq.safe_save import save_file
 
 __all__ = ["average_checkpoints", "last_n_checkpoints", "main"]
 
@@ -22,19 +21,6 @@ def last_n_checkpoints(
 ) -> List[str]:
     """Finds the newest ``n`` checkpoints: fairseq's name for ``select_checkpoints``."""
     return select_checkpoints(paths, n, update_based, upper_bound)
-
-
-def save_aside(state: Dict[str, Any], output: Path) -> None:
-    """Writes a checkpoint under a temporary name and renames it, so that no half-written file can be found."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_name("{}.{}.tmp".format(output.name, os.getpid()))
-    try:
-        with open(str(aside), "wb") as file:
-            torch.save(state, file)
-        os.replace(str(aside), str(output))
-    finally:
-        if aside.exists():
-            aside.unlink()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -80,7 +66,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             update_based = args.num_update_checkpoints is not None
             inputs = last_n_checkpoints(inputs, count, update_based, args.checkpoint_upper_bound)
         print("averaging {}".format(", ".join(inputs)), file=sys.stderr)
-        save_aside(average_checkpoints(inputs), args.output)
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        save_file(average_checkpoints(inputs), args.output)
     except (OSError, ValueError, pickle.UnpicklingError) as error:
         print("average_checkpoints: {}".format(error), file=sys.stderr)
         return 1

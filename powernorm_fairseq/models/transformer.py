@@ -18,6 +18,7 @@ from powernorm_fairseq.models.config import USUAL_LAYER_SCALE, PowerNormTransfor
 from powernorm_fairseq.models.padding import PaddingMask
 from powernorm_fairseq.models.steps import announce_steps
 from powernorm_fairseq.norms import build_norm, centralise_weight
+from powernorm_fairseq.stop_signal import stop_on_request
 
 RELEASED_FINAL_WARMUP = 1000  # the release fixes the warm-up of the norm at the end of the encoder
 
@@ -190,6 +191,7 @@ class PowerNormTransformer(TransformerModelBase):
     def build_model(cls, cfg: Any, task: Any) -> "PowerNormTransformer":
         """Builds the model from a flat configuration."""
         announce_steps(task)
+        stop_on_request(task, cfg)
         return super().build_model(nested_config(cfg), task)
 
     @classmethod

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Averages and scores the finished trainings of a table and prints it; call it with ``sbatch score.sbatch``."""
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+from typing import List, Optional, Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts import average_checkpoints, evaluate, train_recipe
+from scripts.slurm import status
+from scripts.slurm.table import AVERAGED, SCORES, Training, load, trainings
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print("score: " + text, file=sys.stderr, flush=True)
+
+
+def checkpoint(training: Training) -> Path:
+    """What to score a training with: the average of as many epochs as its recipe keeps, or of those there are."""
+    epochs = [file for file in training.folder.glob("checkpoint*.pt") if file.stem[len("checkpoint") :].isdigit()]
+    if not epochs:
+        return training.folder / "checkpoint_last.pt"  # not one epoch was finished
+    averaged = training.folder / AVERAGED
+    if averaged.exists() and averaged.stat().st_mtime > max(file.stat().st_mtime for file in epochs):
+        return averaged
+    recipe = train_recipe.recipe(str(training.preset), training.norm, 1)
+    count = min(len(epochs), int(recipe["--keep-last-epochs"][0]))
+    words = ["--inputs", str(training.folder), "--num-epoch-checkpoints", str(count), "--output", str(averaged)]
+    if average_checkpoints.main([*words, "--overwrite"]) != 0:
+        raise ValueError("its checkpoints could not be averaged")
+    return averaged
+
+
+def score(training: Training, data: str, flags: Sequence[str]) -> None:
+    """Decodes the test set and scores it, unless that was done."""
+    words = ["--data", data, "--preset", str(training.preset), "--checkpoint", str(checkpoint(training))]
+    words += ["--out", str(training.folder / SCORES), "--overwrite", *(["--", *flags] if flags else [])]
+    if evaluate.main(words) != 0:
+        raise ValueError("its test set could not be decoded and scored")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Average and score the finished trainings of a table, and print it.",
+        epilog="Flags after -- go to fairseq-generate.",
+    )
+    parser.add_argument("--dir", required=True, type=Path, help="folder of the table")
+    parser.add_argument("--data", metavar="BIN", help="output folder of fairseq-preprocess (default: the table's)")
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Scores as the command line says; the exit status tells whether every training has a score."""
+    own: List[str] = list(sys.argv[1:] if argv is None else argv)
+    flags: List[str] = []
+    if "--" in own:
+        cut = own.index("--")
+        own, flags = own[:cut], own[cut + 1 :]
+    parser = build_parser()
+    args = parser.parse_args(own)
+    table = load(args.dir)
+    data = args.data or (table.data if table else None)
+    if data is None:
+        parser.error(f"{args.dir} has no table.json of submit.py; give --data")
+    failed = []
+    for training in trainings(args.dir):
+        if training.state != "finished":
+            say(f"{training.folder.name} is left out: {training.state}")
+            failed.append(training)
+            continue
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # the table alone is the result
+                score(training, data, flags)
+        except (OSError, ValueError) as error:
+            say(f"{training.folder.name} has no score: {error}")
+            failed.append(training)
+    print(status.report(args.dir, {}))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

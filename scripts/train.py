@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Trains a model by one of the project's recipes; call it as ``scripts/train.sh``."""
+
+import argparse
+import json
+import os
+import pickle
+import platform
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts import train_checks, train_ranks, train_recipe
+from scripts.train_checks import TrainError
+from scripts.train_ranks import STOPPED, Place, say
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND, ENVIRONMENT, STATUS = "command.txt", "environment.json", "status.json"
+PACKAGES = ("torch", "fairseq", "fairseq-fixed", "powernorm-fairseq", "numpy", "omegaconf", "hydra-core", "sacrebleu")
+VARIABLES = re.compile(
+    r"(CUDA|NCCL|GLOO|SLURM|OMP|MKL|TORCH|PYTORCH|PYTHON|MASTER)_|((NODE_|LOCAL_)?RANK|WORLD_SIZE|NNODES)$"
+)
+SECRETS = re.compile(r"TOKEN|JWT|KEY|SECRET|PASS", re.IGNORECASE)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="train.sh",
+        description="Train a model by one of the project's recipes, or go on with a training.",
+        epilog="Flags after -- go to fairseq-train as they are, and win over the recipe.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--preset", required=True, help="the recipe: " + ", ".join(train_recipe.PRESETS))
+    parser.add_argument("--norm", required=True, help="the encoder's norm: " + ", ".join(train_recipe.norm_names()))
+    parser.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
+    parser.add_argument("--save-dir", required=True, type=Path, metavar="DIR", help="checkpoints, logs and records")
+    parser.add_argument("--nproc", type=int, metavar="N", help="processes on this machine; by default one for each GPU")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of weights, dropout and data order")
+    parser.add_argument("--tensorboard", action="store_true", help="write curves to DIR/tensorboard")
+    parser.add_argument("--dry-run", action="store_true", help="check everything and print the calls of fairseq-train")
+    return parser
+
+
+def parse_args(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line; what follows ``--`` becomes ``extra``."""
+    own, extra = list(argv), []  # type: List[str], List[str]
+    if "--" in own:
+        cut = own.index("--")
+        own, extra = own[:cut], own[cut + 1 :]
+    args = build_parser().parse_args(own)
+    for flag, given, known in (
+        ("--preset", args.preset, train_recipe.PRESETS),
+        ("--norm", args.norm, train_recipe.norm_names()),
+    ):
+        if given not in known:
+            raise TrainError("{} {} is not known; choose from {}".format(flag, given, ", ".join(known)))
+    if args.nproc is not None and args.nproc < 1:
+        raise TrainError("--nproc {} is too few; give at least 1".format(args.nproc))
+    try:
+        args.extra = train_recipe.parse_flags(extra)
+    except ValueError as error:
+        raise TrainError(str(error)) from None
+    ours = [flag for flag in ("--save-dir", "--seed", "--user-dir", "--encoder-norm") if flag in args.extra]
+    if ours:
+        raise TrainError("{} cannot come after --; train.sh sets it itself".format(ours[0]))
+    args.save_dir = args.save_dir.absolute()
+    args.data = ":".join(str(Path(part).absolute()) for part in args.data.split(":"))
+    return args
+
+
+def fairseq_train() -> str:
+    """The program, the one beside this Python where there is one."""
+    beside = Path(sys.executable).parent / "fairseq-train"
+    program = str(beside) if beside.exists() else shutil.which("fairseq-train")
+    if program is None:
+        raise TrainError("fairseq-train is neither beside {} nor on PATH; see scripts/setup.sh".format(sys.executable))
+    return program
+
+
+def all_flags(args: argparse.Namespace, place: Place) -> train_recipe.Flags:
+    """What fairseq-train is told on every rank: the recipe, this command's own flags, and the user's."""
+    flags = train_recipe.recipe(args.preset, args.norm, place.world)
+    flags["--seed"] = [str(args.seed)]
+    flags["--save-dir"] = [str(args.save_dir)]
+    if args.tensorboard:
+        flags["--tensorboard-logdir"] = [str(args.save_dir / "tensorboard")]
+    flags.update(args.extra)
+    return flags
+
+
+def commands(args: argparse.Namespace, place: Place, flags: train_recipe.Flags) -> List[List[str]]:
+    """One call of fairseq-train for each process here."""
+    start = [fairseq_train(), args.data, "--user-dir", str(ROOT / "powernorm_fairseq")]
+    flags = {flag: values for flag, values in flags.items() if flag != "--cpu"}  # rank_flags says it
+    return [[*start, *train_recipe.to_words(flags), *place.rank_flags(index)] for index in range(place.local)]
+
+
+def write(file: Path, content: Any) -> None:
+    """Writes text, or data as JSON, under a temporary name and renames it."""
+    aside = file.with_name(file.name + ".part")
+    text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(file)
+
+
+def environment(place: Place) -> Dict[str, Any]:
+    """What a result may depend on besides the command."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "python": "{} ({})".format(platform.python_version(), sys.executable),
+        "packages": {name: found for name, found in ((name, _version(name)) for name in PACKAGES) if found},
+        "git_revision": _git_revision(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpus": _output(["nvidia-smi", "-L"]).splitlines() if place.gpus else [],
+        "processes": {"all": place.world, "here": place.local, "first_rank": place.first, "meet_at": place.address},
+        "variables": {
+            name: content
+            for name, content in sorted(os.environ.items())
+            if VARIABLES.match(name) and not SECRETS.search(name)
+        },
+    }
+
+
+def _version(package: str) -> Optional[str]:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        if package != "powernorm-fairseq":
+            return None
+    found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _git_revision() -> Optional[str]:
+    """The commit, with ``+changes`` if files differ from it."""
+    revision = _output(["git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD"]).strip()
+    changes = _output(["git", "-C", str(ROOT), "status", "--porcelain"]).strip()
+    return (revision + ("+changes" if changes else "")) or None
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def finished_before(args: argparse.Namespace, flags: train_recipe.Flags) -> bool:
+    """Whether the folder holds the end of this very training; one with other flags (more updates, say) goes on."""
+    file = args.save_dir / STATUS
+    if not file.exists():
+        return False
+    status = json.loads(file.read_text(encoding="utf-8"))
+    return status["state"] == "finished" and status["flags"] == _length(flags)
+
+
+def _length(flags: train_recipe.Flags) -> train_recipe.Flags:
+    """The flags that say how long a training is."""
+    return {flag: flags[flag] for flag in ("--max-update", "--max-epoch", "--patience") if flag in flags}
+
+
+def child_environment(place: Place) -> Dict[str, str]:
+    """The environment of fairseq-train: the cores divided among the processes, unless the user divided them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = int(os.environ.get("SLURM_CPUS_PER_TASK") or cores) // place.local
+    ours = {"OMP_NUM_THREADS": str(max(1, threads)), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
+    return {**ours, **os.environ}
+
+
+def record(args: argparse.Namespace, place: Place, calls: Sequence[Sequence[str]], experiment: Dict[str, Any]) -> None:
+    """Writes beside the log what is being run, where, and by whom."""
+    own = [str(ROOT / "scripts" / "train.sh"), *args.argv]
+    lines = ["# in {}".format(os.getcwd())] + [" ".join(map(shlex.quote, call)) for call in ([own, *calls])]
+    write(args.save_dir / COMMAND, "\n".join(lines) + "\n")
+    write(args.save_dir / ENVIRONMENT, environment(place))
+    write(args.save_dir / train_checks.EXPERIMENT, experiment)
+    with open(str(args.save_dir / train_ranks.LOG), "a", encoding="utf-8") as log:
+        log.write("train: {} {}\n".format(time.strftime("%Y-%m-%d %H:%M:%S"), lines[1]))
+
+
+def mend(folder: Path) -> None:
+    """Lets training go on from a whole checkpoint; the import takes seconds, so it is left out where there is none."""
+    if next(folder.glob("checkpoint*.pt*"), None) is not None:
+        from powernorm_fairseq.resume import mend_last_checkpoint
+
+        mend_last_checkpoint(folder, say)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Checks, records and trains; returns the exit status."""
+    signals = [] if args.dry_run else train_ranks.note_signals()
+    gpus = 0 if "--cpu" in args.extra else train_ranks.count_gpus()
+    place = train_ranks.find_place(args.nproc, gpus, os.environ)
+    flags = all_flags(args, place)
+    train_checks.data_files(args.data, flags)
+    train_checks.check_dictionaries(args.data, flags)
+    calls = commands(args, place, flags)
+    experiment = train_checks.describe(args.preset, args.norm, args.seed, args.data, flags, args.extra)
+    if place.first == 0:
+        train_checks.check_save_dir(args.save_dir, experiment)
+        train_checks.check_disk(args.save_dir, args.data, flags)
+    if args.dry_run:
+        print("\n".join(" ".join(map(shlex.quote, call)) for call in calls))
+        return 0
+    if finished_before(args, flags):
+        say("{} is finished".format(args.save_dir))
+        return 0
+    args.save_dir.mkdir(parents=True, exist_ok=True)
+    ranks = train_ranks.Ranks(args.save_dir, place.first, signals)
+    if place.first != 0:
+        return ranks.run(calls, child_environment(place))
+    held = train_checks.lock(args.save_dir)
+    status = {"state": "running", "flags": _length(flags), "host": socket.gethostname(), "pid": os.getpid()}
+    try:
+        record(args, place, calls, experiment)
+        mend(args.save_dir)
+        write(args.save_dir / STATUS, status)
+        code = ranks.run(calls, child_environment(place))
+        status["state"] = "stopped" if code == STOPPED else "finished"
+    except TrainError as error:
+        status.update(state="failed", reason=str(error))
+        raise
+    finally:
+        write(args.save_dir / STATUS, status)
+        held.close()
+    say("{}; the same command goes on".format(status["state"]) if code else "finished: {}".format(args.save_dir))
+    return code
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Trains as the command line says; returns the exit status: 75 if training was asked to stop, and did."""
+    try:
+        words = list(sys.argv[1:] if argv is None else argv)
+        args = parse_args(words)
+        args.argv = words
+        return run(args)
+    except (TrainError, OSError, pickle.UnpicklingError) as error:
+        print("train: {}".format(error), file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

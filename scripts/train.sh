@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Trains a model by one of the project's recipes; scripts/train.py does the work.
+set -euo pipefail
+
+usage() {
+    cat <<'USAGE'
+usage: scripts/train.sh --preset PRESET --norm NORM --data BIN --save-dir DIR [options] [-- fairseq-train flags]
+
+Trains with the recipe of configs/PRESET_NORM.yaml, or goes on with a training that was stopped: the same command, as
+often as needed. It runs on all GPUs it sees, on a CPU where there is none, and as a part of a larger training under
+srun, torchrun, or with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set. An update has the recipe's number of tokens
+on any number of processes: gradients are accumulated, or batches divided.
+
+  --preset PRESET   iwslt14, wmt14, multi30k or demo
+  --norm NORM       norm of the encoder: bn, brn, gn, ln, mabn, pn, pnv or rms
+  --data BIN        output folder of fairseq-preprocess
+  --save-dir DIR    checkpoints, train.log (rank-N.log of the other processes), command.txt, environment.json,
+                    experiment.json and status.json
+  --nproc N         processes on this machine (default: one for each GPU, or one)
+  --seed S          of weights, dropout and data order (default: 1)
+  --tensorboard     write curves to DIR/tensorboard
+  --dry-run         check everything and print the calls of fairseq-train
+  --help            this text
+
+SIGUSR1, SIGTERM and Ctrl-C stop training after the update it is at, with a checkpoint and exit status 75; Ctrl-C a
+second time stops at once. What follows -- wins over the recipe.
+PYTHON names the interpreter to use; otherwise it is .venv/bin/python of the checkout, else python3 from PATH.
+USAGE
+}
+
+main() {
+    local root python
+    if [[ $# -eq 0 || "$1" == "--help" || "$1" == "-h" ]]; then
+        usage
+        [[ $# -gt 0 ]]
+        return
+    fi
+    root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+    python="${PYTHON:-}"
+    if [[ -z "$python" ]]; then
+        if [[ -x "$root/.venv/bin/python" ]]; then
+            python="$root/.venv/bin/python"
+        else
+            python="python3"
+        fi
+    fi
+    trap '' USR1 TERM  # until train.py listens, a signal that would end it is ignored
+    exec "$python" "$root/scripts/train.py" "$@"
+}
+
+main "$@"

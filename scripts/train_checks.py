@@ -1,0 +1,148 @@
+"""What can be known to go wrong before a training starts, each in one sentence."""
+
+import fcntl
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from scripts.train_recipe import Flags
+
+EXPERIMENT = "experiment.json"
+# Flags that may differ when a training goes on: how long, how much is kept, what is shown, how the work is divided.
+CHANGEABLE = frozenset(
+    "--max-update --max-epoch --patience --stop-time-hours --keep-last-epochs --keep-interval-updates "
+    "--keep-best-checkpoints --save-interval --save-interval-updates --log-format --log-interval --log-file "
+    "--tensorboard-logdir --num-workers --data-buffer-size --cpu --ddp-backend --bucket-cap-mb --heartbeat-timeout "
+    "--validate-interval --validate-interval-updates --disable-validation --max-tokens-valid --batch-size-valid".split()
+)
+
+
+class TrainError(Exception):
+    """A failure that one sentence explains."""
+
+
+def value(flags: Flags, flag: str, default: str = "") -> str:
+    """The first value of a flag."""
+    return (flags.get(flag) or [default])[0]
+
+
+def languages(flags: Flags) -> Tuple[str, str]:
+    """Source and target language."""
+    return value(flags, "--source-lang"), value(flags, "--target-lang")
+
+
+def data_files(data: str, flags: Flags) -> List[Path]:
+    """The files that training reads: both dictionaries and both sides of train and valid; an error names what lacks."""
+    source, target = languages(flags)
+    files = []
+    for number, folder in enumerate(map(Path, data.split(":"))):  # fairseq trains on one of them after the other
+        if not folder.is_dir():
+            raise TrainError("--data {} is no folder; data_prep/ makes one".format(folder))
+        stems = ["train"] if number else ["train", "valid"]
+        if number == 0:
+            files += [folder / "dict.{}.txt".format(language) for language in (source, target)]
+        for stem in stems:
+            pairs = ["{}-{}".format(source, target), "{}-{}".format(target, source)]
+            found = [pair for pair in pairs if (folder / "{}.{}.{}.idx".format(stem, pair, source)).exists()]
+            if not found:
+                raise TrainError("--data {} has no {} data for {} to {}".format(folder, stem, source, target))
+            names = ["{}.{}.{}".format(stem, found[0], language) for language in (source, target)]
+            files += [folder / (name + end) for name in names for end in (".bin", ".idx")]
+    for file in files:
+        if not file.exists():
+            raise TrainError("{} is missing; was fairseq-preprocess interrupted?".format(file))
+    return files
+
+
+def check_dictionaries(data: str, flags: Flags) -> None:
+    """Shared embeddings need one dictionary for both languages."""
+    source, target = (Path(data.split(":")[0]) / "dict.{}.txt".format(language) for language in languages(flags))
+    if "--share-all-embeddings" in flags and source.read_bytes() != target.read_bytes():
+        raise TrainError(
+            "{} and {} differ, but --share-all-embeddings needs one dictionary for both languages "
+            "(fairseq-preprocess --joined-dictionary)".format(source, target)
+        )
+
+
+def describe(preset: str, norm: str, seed: int, data: str, flags: Flags, extra: Flags) -> Dict[str, Any]:
+    """What makes an experiment the same experiment; data counts by its content, so that it may be moved."""
+    files = data_files(data, flags)
+    return {
+        "preset": preset,
+        "norm": norm,
+        "seed": seed,
+        "data": {file.name: file.stat().st_size for file in files},
+        "dictionaries": [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.suffix == ".txt"],
+        "flags": {flag: values for flag, values in sorted(extra.items()) if flag not in CHANGEABLE},
+    }
+
+
+def check_save_dir(folder: Path, experiment: Dict[str, Any]) -> None:
+    """Refuses a folder with something else in it."""
+    if folder.exists() and not folder.is_dir():
+        raise TrainError("--save-dir {} is no folder".format(folder))
+    file = folder / EXPERIMENT
+    if not file.exists():
+        if next(folder.glob("checkpoint*.pt"), None) is not None:
+            raise TrainError(
+                "{} holds checkpoints that train.sh did not write; choose another --save-dir".format(folder)
+            )
+        return
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise TrainError("{} cannot be read; choose another --save-dir, or remove it".format(file)) from None
+    for key, now in experiment.items():
+        if before.get(key) != now:
+            shown = "" if key in ("data", "dictionaries") else " ({}, not {})".format(before.get(key), now)
+            other = "{} is the folder of an experiment with other {}{}".format(folder, key, shown)
+            raise TrainError(other + "; choose another --save-dir")
+
+
+def check_disk(folder: Path, data: str, flags: Flags) -> None:
+    """Refuses a disk that the checkpoints will not fit on."""
+    existing = [file.stat().st_size for file in folder.glob("checkpoint*.pt")] if folder.exists() else []
+    each = max(existing) if existing else checkpoint_bytes(data, flags)
+    kept = max(int(value(flags, "--keep-last-epochs", "-1")), 0) or 10
+    kept += max(int(value(flags, "--keep-interval-updates", "-1")), 0)
+    needed = each * (kept + 3) - sum(existing)  # the best, the last, and one that is being written
+    place = folder
+    while not place.exists():
+        place = place.absolute().parent
+    free = shutil.disk_usage(str(place)).free
+    if free < needed:
+        raise TrainError(
+            "the checkpoints need about {:.1f} GB, but only {:.1f} GB are free in {}; --keep-last-epochs after -- "
+            "keeps fewer".format(needed / 1e9, free / 1e9, place)
+        )
+
+
+def checkpoint_bytes(data: str, flags: Flags) -> int:
+    """About how large a checkpoint will be: the weights and both moments of Adam, in float32."""
+    with open(str(Path(data.split(":")[0]) / "dict.{}.txt".format(languages(flags)[0])), "rb") as file:
+        words = sum(1 for _ in file)
+    parameters = 0
+    for side, attentions in (("encoder", 1), ("decoder", 2)):
+        layers, width, inner = (
+            int(value(flags, "--{}-{}".format(side, size), default))
+            for size, default in (("layers", "6"), ("embed-dim", "512"), ("ffn-embed-dim", "2048"))
+        )
+        parameters += layers * (4 * attentions * width * width + 2 * width * inner)
+        if side == "encoder" or "--share-all-embeddings" not in flags:
+            parameters += words * width
+    return parameters * 4 * 3
+
+
+def lock(folder: Path) -> Optional[Any]:
+    """Makes sure that one training at a time writes to a folder; holds as long as the returned file is open."""
+    file = open(str(folder / "lock"), "w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise TrainError("another training is running in {}".format(folder)) from None
+    except OSError:  # a file system without locks
+        pass
+    return file
