@@ -83,6 +83,18 @@ def test_two_processes_train_as_one_with_twice_the_batch(even_data, tmp_path, na
             assert shared[key] == value == 8
 
 
+@pytest.mark.skipif(torch.__version__ < "2.1", reason="this torch cannot multiply fp16 matrices on a CPU")
+def test_two_processes_with_fp16_accumulation_and_activation_checkpointing(even_data, tmp_path):
+    flags = "--encoder-norm pn --sync-norm --ddp-backend legacy_ddp --fp16 --update-freq 2 --checkpoint-activations"
+    flags = [*flags.split(), "--fp16-init-scale", "8", "--max-update", "4"]
+    expected, whole = train(even_data, tmp_path / "one", 1, 16, *flags)
+    losses, shared = train(even_data, tmp_path / "two", 2, 8, *flags)
+    assert len(expected) == 4 and losses == pytest.approx(expected, abs=0.01)
+    key = "encoder.layer_norm.running_psi2"
+    torch.testing.assert_close(shared[key], whole[key], rtol=1e-2, atol=1e-3)
+    assert shared["encoder.layer_norm.num_updates"] == whole["encoder.layer_norm.num_updates"] == 8
+
+
 def test_without_sync_the_checkpoint_is_the_mean_of_the_processes(even_data, tmp_path):
     """At a learning rate of zero, psi of the two processes can be told from that of single processes."""
     flags = ["--encoder-norm", "pn", "--ddp-backend", "legacy_ddp", "--lr", "1e-30", "--max-update", "1"]
