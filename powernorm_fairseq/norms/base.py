@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from powernorm_fairseq.norms import functional
+from powernorm_fairseq.norms.kernels import Rows, choose_kernel, rows_type
 from powernorm_fairseq.norms.settings import LAYER_SCALES, check_at_least, check_choice, check_groups, check_positive
 from powernorm_fairseq.norms.step import in_backward, step_counts
 from powernorm_fairseq.norms.sync import Pool
+from powernorm_fairseq.norms.training import Normalise, Step
 
 # Signatures here say Optional[Tensor], not Tensor | None: TorchScript reads them on Python 3.8 as well.
 
@@ -46,23 +48,23 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Normalises ``x``; see the class for shapes."""
+        return self._in_plain_torch(x, padding_mask)
+
+    def _in_plain_torch(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        """The whole norm in operations that autograd and TorchScript know."""
         if not torch.jit.is_scripting():
             self._check_input(x, padding_mask)
         rows = x.reshape(-1, self.num_features)
         if rows.dtype == torch.float16 or rows.dtype == torch.bfloat16:
             rows = rows.float()  # squares overflow in fp16
         if padding_mask is None:
-            return self._transform(rows, None).to(x.dtype).view(x.shape)
+            return self._transform(rows).to(x.dtype).view(x.shape)
         padding = padding_mask.reshape(-1, 1)
-        rows = self._transform(self._blank(rows, padding), padding)
-        return self._blank(rows, padding).to(x.dtype).view(x.shape)
+        rows = self._transform(rows.masked_fill(padding, 0.0))
+        return rows.masked_fill(padding, 0.0).to(x.dtype).view(x.shape)
 
-    def _blank(self, x: Tensor, padding: Tensor) -> Tensor:
-        """Takes out what stands at padding, before the norm and after it."""
-        return x.masked_fill(padding, 0.0)
-
-    def _transform(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
-        """Normalises the rows of ``x`` (N x C, zero at padding); ``padding`` is N x 1."""
+    def _transform(self, x: Tensor) -> Tensor:
+        """Normalises the rows of ``x`` (N x C, zero at padding)."""
         raise NotImplementedError
 
     def _affine(self, x_hat: Tensor) -> Tensor:
@@ -112,10 +114,14 @@ class BatchStatisticsNorm(Norm):
         sync: in training, take statistics over the tokens of all processes of ``process_group``, in the forward and in
             the backward, as if they were one batch. Without torch.distributed it changes nothing. Default: False
         process_group: the processes that ``sync`` spans; None for all.
+        kernel: ``auto``, ``eager``, ``cpp`` or ``triton``, see :mod:`powernorm_fairseq.norms.kernels`; None for what
+            the environment variable ``POWERNORM_KERNEL`` says. Default: None
     """
 
     # Names of this class's own buffers in the checkpoints of the authors' release -> ours.
     _released_names: Dict[str, str] = {}
+    # The buffers that the forward moves, and so has to know as they were before it.
+    _forward_buffers: Tuple[str, ...] = ("num_updates",)
 
     def __init__(
         self,
@@ -126,6 +132,7 @@ class BatchStatisticsNorm(Norm):
         layer_scale: str = "none",
         sync: bool = False,
         process_group: Optional[Any] = None,
+        kernel: Optional[str] = None,
     ) -> None:
         super().__init__(num_features, eps, affine)
         check_groups(groups, num_features)
@@ -135,15 +142,31 @@ class BatchStatisticsNorm(Norm):
         self.scale_groups = {"none": 0, "layer": 1, "head": groups}[layer_scale]
         self.sync = sync
         self.process_group = process_group
+        self.kernel = choose_kernel(kernel)
         # A float, not an integer: fairseq's --ema multiplies every entry of the state by its decay.
         self.register_buffer("num_updates", torch.zeros(()))
         self._before_forward: Dict[str, Tensor] = {}
 
-    def _transform(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        """Normalises ``x``; see the class for shapes."""
+        if torch.jit.is_scripting():
+            return self._in_plain_torch(x, padding_mask)
+        else:  # TorchScript does not look in here
+            return self._forward(x, padding_mask)
+
+    @torch.jit.unused
+    def _forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        if not self.training and torch.is_grad_enabled():  # a gradient through fixed statistics is autograd's work
+            return self._in_plain_torch(x, padding_mask)
+        self._check_input(x, padding_mask)
+        rows = x.reshape(-1, self.num_features)
+        padding = None if padding_mask is None else padding_mask.reshape(-1)
+        y = self._train(rows, padding) if self.training else self._evaluate(rows, padding)
+        return y.view(x.shape)
+
+    def _transform(self, x: Tensor) -> Tensor:
         if self.scale_groups > 0:
             x = functional.layer_scale(x, self.scale_groups, self.eps)
-        if self.training:
-            return self._train(x, padding)
         mean, power = self._running_statistics()
         scale = torch.rsqrt(power.to(x.dtype) + self.eps)
         if self.weight is not None:
@@ -154,26 +177,30 @@ class BatchStatisticsNorm(Norm):
             return x * scale
         return torch.addcmul(self.bias.to(x.dtype), x, scale)
 
+    @torch.jit.unused
+    def _evaluate(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+        rows = self.rows(x, padding)
+        mean, power = self._running_statistics()
+        scale = torch.rsqrt(power.to(rows.dtype) + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight.to(rows.dtype)
+        shift = torch.zeros_like(scale) if self.bias is None else self.bias.to(rows.dtype)
+        return rows.affine(scale, shift if mean is None else torch.addcmul(shift, mean.to(rows.dtype), scale, value=-1))
+
+    @torch.jit.unused
+    def rows(self, x: Tensor, padding: Optional[Tensor], scales: Optional[Tensor] = None) -> Rows:
+        """The input ``x`` (N x C) as rows of the implementation that serves it."""
+        return rows_type(self.kernel, x)(x, padding, self.scale_groups, self.eps, scales)
+
     def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         """Mean (if the norm centres) and squared divisor that evaluation uses."""
         raise NotImplementedError
 
-    def _normalise_batch(
-        self, x: Tensor, padding: Optional[Tensor], pool: Pool, old: Dict[str, Tensor], counts: bool
-    ) -> Tuple[Tensor, Tensor, Dict[str, Tensor]]:
-        """One training step of the norm.
-
-        Args:
-            x: N x C, zero at padding.
-            padding: N x 1, or none at all.
-            pool: the processes that the batch is spread over.
-            old: the norm's buffers as they were before this step.
-            counts: whether a statistic that the backward moves may move.
-
-        Returns:
-            The normalised rows, the number of real tokens in all of ``pool``, and the new value of each buffer that
-            the forward moves.
-        """
+    @torch.jit.unused
+    def _step(
+        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
+    ) -> Step:
+        """The training step that comes next."""
         raise NotImplementedError
 
     @torch.jit.unused
@@ -182,28 +209,24 @@ class BatchStatisticsNorm(Norm):
         counts = step_counts()
         if not counts and pool.spans_processes:
             # The other processes wait in the collectives, and may have tokens: take part without any.
-            nothing = self._affine(self._normalise_in_training(x[:0], None, pool, True))
-            return torch.zeros_like(x) + nothing.sum()
-        return self._affine(self._normalise_in_training(x, padding, pool, counts))
+            return torch.zeros_like(x) + self._take_step(x[:0], None, pool, True).sum()
+        return self._take_step(x, padding, pool, counts)
 
     @torch.jit.unused
-    def _normalise_in_training(self, x: Tensor, padding: Optional[Tensor], pool: Pool, counts: bool) -> Tensor:
-        recomputing = in_backward()
-        if not recomputing:
-            self._before_forward = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        x_hat, count, new = self._normalise_batch(x, padding, pool, self._before_forward, counts)
-        if counts and not recomputing:
-            self._move_statistics(new, count)
-        return x_hat
-
-    @torch.no_grad()
-    def _move_statistics(self, new: Dict[str, Tensor], count: Tensor) -> None:
-        moves = count > 0
-        for value in new.values():
-            moves = moves & torch.isfinite(value).all()
-        for name, value in new.items():
-            move_if(self._buffers[name], value, moves)
-        self.num_updates.add_(moves.to(self.num_updates.dtype))
+    def _take_step(self, x: Tensor, padding: Optional[Tensor], pool: Pool, counts: bool) -> Tensor:
+        moves = counts
+        if in_backward():  # activation checkpointing: this forward has been here before
+            moves = False
+        else:
+            dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+            self._before_forward = {
+                name: self._buffers[name].to(dtype, copy=True) for name in self._forward_buffers
+            }
+        step = self._step(x, padding, self._before_forward, pool, counts)
+        y = Normalise.apply(x, self.weight, self.bias, step)
+        if moves:
+            step.move()
+        return y
 
     def reset_running_stats(self) -> None:
         """Forgets every batch seen so far."""
@@ -242,9 +265,7 @@ class BatchStatisticsNorm(Norm):
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""
-        return f"{super().extra_repr()}, groups={self.groups}, layer_scale={self.layer_scale!r}, sync={self.sync}"
-
-
-def move_if(buffer: Tensor, value: Tensor, moves: Tensor) -> None:
-    """Writes ``value`` into ``buffer`` where ``moves``, a tensor: the decision needs no synchronisation."""
-    buffer.copy_(torch.where(moves, value.to(buffer.dtype), buffer))
+        return (
+            f"{super().extra_repr()}, groups={self.groups}, layer_scale={self.layer_scale!r}, sync={self.sync}, "
+            f"kernel={self.kernel!r}"
+        )

@@ -1,57 +1,83 @@
 """Batch normalisation over the real tokens of a batch (Algorithm 1 of the paper)."""
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
-from powernorm_fairseq.norms.functional import count_positions, count_tokens, mean, normalise_by_batch
+from powernorm_fairseq.norms.kernels import Moments, Rows
 from powernorm_fairseq.norms.settings import RECIPES, check_choice, check_fraction
 from powernorm_fairseq.norms.sync import Pool
+from powernorm_fairseq.norms.training import Step, mean
 
 DEFAULT_MOMENTUM = {"paper": 0.1, "release": 0.05}
 
 
-class Moments(NamedTuple):
-    """Mean and variance of each column, and what their sums were divided by."""
+class BatchStep(Step):
+    r"""Normalises by statistics of this very batch, with the gradient of the paper's lemmas.
 
-    mean: Tensor
-    var: Tensor
-    count: Tensor
-    spread_count: Tensor
+    .. math::
+        \hat x = (x - \mu_B) / \sigma_B, \qquad \frac{\partial L}{\partial x_i} = \frac{1}{\sigma_B}
+        \Big(G_i - \frac{1}{B}\sum_j G_j - \frac{\hat x_i}{B} \sum_j G_j \hat x_j\Big), \qquad
+        G = \gamma \frac{\partial L}{\partial y}
 
-
-def batch_moments(
-    x: Tensor, padding: Optional[Tensor], pool: Pool, origin: Tensor, count_padding: bool = False
-) -> Moments:
-    """Moments of the real tokens of a batch that is spread over the processes of ``pool``.
-
-    Each process measures deviations from its own mean, and the means as distances from ``origin``, which all have in
-    common: squares of large means never have to cancel, as they would in the mean of squares.
-
-    Args:
-        x: N x C, zero at padding.
-        padding: N x 1, or none at all.
-        pool: the processes.
-        origin: a point near the mean, for each column.
-        count_padding: divide the squared deviations by the number of all positions.
+    That is the lemma on the gradient of BN; with a centre of zero and without the first sum it is the one of PN-V.
     """
-    count, positions = count_tokens(x, padding), count_positions(x)
-    own_mean = mean(x.sum(0), count)
-    deviation = x - own_mean
-    if padding is not None:
-        deviation = deviation.masked_fill(padding, 0.0)
-    squares = deviation.square().sum(0)
-    if pool.spans_processes:
-        distance = own_mean - origin
-        first, second, count, positions = pool.total(
-            count * distance, squares + count * distance.square(), count, positions
-        )
-        distance = mean(first, count)
-        own_mean, squares = origin + distance, (second - count * distance.square()).clamp(min=0)
-    spread_count = positions if count_padding else count
-    return Moments(own_mean, mean(squares, spread_count), count, spread_count)
+
+    centred = True
+
+    def statistics(self, rows: Rows) -> Tuple[Tensor, Tensor]:
+        """Centre and squared divisor; sets ``count`` and ``new``, and ``spread_count``, what the divisor was over."""
+        batch, self.count, self.spread_count = self._pooled_moments(rows)
+        var = mean(batch.squares, self.spread_count)
+        running_mean, running_var, new_weight = self.old["running_mean"], self.old["running_var"], self.norm.momentum
+        self.new = {
+            "running_mean": (1 - new_weight) * running_mean + new_weight * batch.mean,
+            "running_var": (1 - new_weight) * running_var + new_weight * var,
+        }
+        return batch.mean, var
+
+    def correction(self, centre: Tensor, std: Tensor) -> Tuple[Union[float, Tensor], Union[float, Tensor]]:
+        """Factor and offset on x_hat that no gradient flows through."""
+        return 1.0, 0.0
+
+    def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
+        """(x - centre) / std, corrected, times gamma, plus beta."""
+        self.centre, power = self.statistics(rows)
+        self.std = torch.sqrt(power + self.norm.eps)
+        self.factor, self.offset = self.correction(self.centre, self.std)
+        scale = gamma * self.factor / self.std
+        return rows.affine(scale, beta + gamma * self.offset - self.centre * scale)
+
+    def backward(self, rows: Rows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """The lemma, as coefficients of dy, s and 1."""
+        products, total = rows.backward_sums(dy, self.centre)  # sums of dy * (s - centre) and of dy
+        of_gamma = products / self.std * self.factor + total * self.offset
+        all_products, all_total = self.pool.total(products, total)
+        g = gamma * self.factor
+        mean_g_x_hat = mean(g * all_products / self.std, self.spread_count)
+        mean_g = mean(g * all_total, self.count) if self.centred else torch.zeros_like(g)
+        slope = mean_g_x_hat / self.std.square()
+        dx = rows.backward(dy, g / self.std, -slope, self.centre * slope - mean_g / self.std)
+        return dx, of_gamma, total
+
+    def _pooled_moments(self, rows: Rows) -> Tuple[Moments, Tensor, Tensor]:
+        """Moments of the tokens of all processes, their number, and the number that squares are divided by.
+
+        Each process measures deviations from its own mean, and the means as distances from an origin near them that all
+        have in common, the running mean: squares of large means never have to cancel.
+        """
+        own, count, positions = rows.moments(), rows.count(), rows.positions()
+        if self.pool.spans_processes:
+            origin = self.old["running_mean"]
+            distance = own.mean - origin
+            first, second, count, positions = self.pool.total(
+                count * distance, own.squares + count * distance.square(), count, positions
+            )
+            distance = mean(first, count)
+            own = Moments(origin + distance, (second - count * distance.square()).clamp(min=0))
+        return own, count, positions if self.norm.recipe == "release" else count
 
 
 class BatchNorm(BatchStatisticsNorm):
@@ -68,7 +94,8 @@ class BatchNorm(BatchStatisticsNorm):
         num_features: size :math:`C` of the last dimension.
         eps: added to the variance. Default: 1e-5
         affine: learn :math:`\gamma` and :math:`\beta`. Default: True
-        groups, layer_scale, sync, process_group: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
+        groups, layer_scale, sync, process_group, kernel: see
+            :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
         momentum: weight of the *new* batch in the running statistics, as in torch:
             ``running = (1 - momentum) * running + momentum * batch``. Default: 0.1; 0.05 in the release recipe
         recipe: ``paper``, or ``release``: there padded positions, filled with the mean of the real ones, stay in the
@@ -78,6 +105,7 @@ class BatchNorm(BatchStatisticsNorm):
     """
 
     _released_names = {"num_batches_tracked": "num_updates"}
+    _forward_buffers = ("num_updates", "running_mean", "running_var")
 
     def __init__(
         self,
@@ -90,8 +118,9 @@ class BatchNorm(BatchStatisticsNorm):
         recipe: str = "paper",
         sync: bool = False,
         process_group: Optional[Any] = None,
+        kernel: Optional[str] = None,
     ) -> None:
-        super().__init__(num_features, eps, affine, groups, layer_scale, sync, process_group)
+        super().__init__(num_features, eps, affine, groups, layer_scale, sync, process_group, kernel)
         check_choice("recipe", recipe, RECIPES)
         self.momentum = DEFAULT_MOMENTUM[recipe] if momentum is None else momentum
         check_fraction("momentum", self.momentum)
@@ -108,21 +137,11 @@ class BatchNorm(BatchStatisticsNorm):
     def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         return self.running_mean, self.running_var
 
-    def _normalise_batch(
-        self, x: Tensor, padding: Optional[Tensor], pool: Pool, old: Dict[str, Tensor], counts: bool
-    ) -> Tuple[Tensor, Tensor, Dict[str, Tensor]]:
-        with torch.no_grad():
-            batch = batch_moments(x, padding, pool, old["running_mean"], count_padding=self.recipe == "release")
-            std = torch.sqrt(batch.var + self.eps)
-        x_hat = normalise_by_batch(x, batch.mean, std, batch.count, pool, batch.spread_count, padding)
-        return x_hat, batch.count, self._running(old, batch)
-
-    def _running(self, old: Dict[str, Tensor], batch: Moments) -> Dict[str, Tensor]:
-        """Running statistics after a batch."""
-        return {
-            "running_mean": (1 - self.momentum) * old["running_mean"] + self.momentum * batch.mean,
-            "running_var": (1 - self.momentum) * old["running_var"] + self.momentum * batch.var,
-        }
+    @torch.jit.unused
+    def _step(
+        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
+    ) -> Step:
+        return BatchStep(self, old, padding, pool, counts)
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""

@@ -5,13 +5,30 @@ from typing import Any, Dict, Optional, Tuple
 import torch
 from torch import Tensor
 
-from powernorm_fairseq.norms.batch_norm import BatchNorm, batch_moments
-from powernorm_fairseq.norms.functional import normalise_by_batch
+from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchStep
 from powernorm_fairseq.norms.settings import check_at_least
 from powernorm_fairseq.norms.sync import Pool
+from powernorm_fairseq.norms.training import Step
 
 R_MAX = 3.0
 D_MAX = 5.0
+
+
+class _RenormStep(BatchStep):
+    """BN with r and d."""
+
+    def correction(self, centre: Tensor, std: Tensor) -> Tuple[Tensor, Tensor]:
+        """r and d."""
+        running_std = torch.sqrt(self.old["running_var"] + self.norm.eps)
+        r_max, d_max = self._limits(self.old["num_updates"] + 1)
+        r = torch.minimum(torch.maximum(std / running_std, 1 / r_max), r_max)
+        d = torch.minimum(torch.maximum((centre - self.old["running_mean"]) / running_std, -d_max), d_max)
+        return r, d
+
+    def _limits(self, t: Tensor) -> Tuple[Tensor, Tensor]:
+        """(r_max, d_max) at step ``t``, which counts from 1."""
+        risen = ((t - self.norm.warmup_updates) / max(self.norm.rise_updates, 1)).clamp(0, 1)
+        return 1 + (R_MAX - 1) * risen, D_MAX * risen
 
 
 class BatchRenorm(BatchNorm):
@@ -31,7 +48,8 @@ class BatchRenorm(BatchNorm):
         num_features: size :math:`C` of the last dimension.
         eps: added to the variance. Default: 1e-5
         affine: learn :math:`\gamma` and :math:`\beta`. Default: True
-        groups, layer_scale, sync, process_group: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
+        groups, layer_scale, sync, process_group, kernel: see
+            :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
         momentum: weight of the *new* batch in the running statistics. Default: 0.1
         warmup_updates: batches during which the limits are (1, 0). Default: 0
         rise_updates: batches after that in which the limits rise. Default: as many as ``warmup_updates``
@@ -51,30 +69,19 @@ class BatchRenorm(BatchNorm):
         rise_updates: Optional[int] = None,
         sync: bool = False,
         process_group: Optional[Any] = None,
+        kernel: Optional[str] = None,
     ) -> None:
-        super().__init__(num_features, eps, affine, groups, layer_scale, momentum, "paper", sync, process_group)
+        super().__init__(num_features, eps, affine, groups, layer_scale, momentum, "paper", sync, process_group, kernel)
         check_at_least("warmup_updates", warmup_updates, 0)
         self.warmup_updates = warmup_updates
         self.rise_updates = warmup_updates if rise_updates is None else rise_updates
         check_at_least("rise_updates", self.rise_updates, 0)
 
-    def _limits(self, t: Tensor) -> Tuple[Tensor, Tensor]:
-        """(r_max, d_max) at step ``t``, which counts from 1."""
-        risen = ((t - self.warmup_updates) / max(self.rise_updates, 1)).clamp(0, 1)
-        return 1 + (R_MAX - 1) * risen, D_MAX * risen
-
-    def _normalise_batch(
-        self, x: Tensor, padding: Optional[Tensor], pool: Pool, old: Dict[str, Tensor], counts: bool
-    ) -> Tuple[Tensor, Tensor, Dict[str, Tensor]]:
-        with torch.no_grad():
-            batch = batch_moments(x, padding, pool, old["running_mean"])
-            std = torch.sqrt(batch.var + self.eps)
-            running_std = torch.sqrt(old["running_var"] + self.eps)
-            r_max, d_max = self._limits(old["num_updates"] + 1)
-            r = torch.minimum(torch.maximum(std / running_std, 1 / r_max), r_max)
-            d = torch.minimum(torch.maximum((batch.mean - old["running_mean"]) / running_std, -d_max), d_max)
-        x_hat = normalise_by_batch(x, batch.mean, std, batch.count, pool, padding=padding)
-        return x_hat * r + d, batch.count, self._running(old, batch)
+    @torch.jit.unused
+    def _step(
+        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
+    ) -> Step:
+        return _RenormStep(self, old, padding, pool, counts)
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""

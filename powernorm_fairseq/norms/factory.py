@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Type
 from powernorm_fairseq.norms.base import Norm
 from powernorm_fairseq.norms.batch_norm import BatchNorm
 from powernorm_fairseq.norms.batch_renorm import BatchRenorm
+from powernorm_fairseq.norms.kernels import choose_kernel
 from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
 from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
 from powernorm_fairseq.norms.settings import (
@@ -77,3 +78,5 @@ def _check(num_features: int, options: Dict[str, Any]) -> None:
             check_choice(option, value, LAYER_SCALES)
         elif option == "recipe":
             check_choice(option, value, RECIPES)
+        elif option == "kernel":
+            choose_kernel(value)

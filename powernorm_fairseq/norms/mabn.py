@@ -4,54 +4,51 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from powernorm_fairseq.norms.base import BatchStatisticsNorm, move_if
-from powernorm_fairseq.norms.functional import count_tokens, mean
+from powernorm_fairseq.norms.base import BatchStatisticsNorm
+from powernorm_fairseq.norms.kernels import Rows
 from powernorm_fairseq.norms.settings import check_at_least, check_fraction
 from powernorm_fairseq.norms.step import loss_scale
 from powernorm_fairseq.norms.sync import Pool
+from powernorm_fairseq.norms.training import Step, mean, move_if
 
 R_MAX = 5.0
 
 
-class _MovingAverageNormalise(Function):
-    """z = x / chi, returned as r * z; the backward takes the mean of G * z over the window."""
+class _MovingAverageStep(Step):
+    """z = s / chi, y = gamma * r * z + beta; the backward takes the mean of G * z over the window."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        chi: Tensor,
-        r: Tensor,
-        count: Tensor,
-        window: Tensor,
-        slot: Tensor,
-        own: Tensor,
-        moves: bool,
-        pool: Pool,
-    ) -> Tensor:
-        z = x / chi
-        ctx.save_for_backward(z, chi, r, count, slot, own)
-        ctx.window = window  # the buffer itself: read and moved by the backward
-        ctx.moves, ctx.pool = moves, pool
-        return r * z
+    def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
+        """The formulas of :class:`MovingAverageBatchNorm`, in their order."""
+        norm, old = self.norm, self.old
+        t = old["num_updates"] + 1
+        squares, self.count = self.pool.total(rows.square_sums(), rows.count())
+        batch_psi2 = mean(squares, self.count)
+        window = torch.arange(norm.window, device=squares.device)
+        self.slot = (window == (t - 1) % norm.window).unsqueeze(1)  # m x 1
+        psi2_window = torch.where(self.slot, batch_psi2, old["psi2_window"])
+        self.own = t <= max(norm.warmup_updates, norm.window)
+        chi2 = torch.where(self.own, batch_psi2, psi2_window.mean(0))
+        self.chi = torch.sqrt(chi2 + norm.eps)
+        r = (self.chi / torch.sqrt(old["running_chi2"] + norm.eps)).clamp(1 / R_MAX, R_MAX)
+        self.r = torch.where(t <= norm.warmup_updates, torch.ones_like(r), r)
+        running_chi2 = (1 - norm.momentum) * old["running_chi2"] + norm.momentum * chi2
+        self.new = {"running_chi2": running_chi2, "psi2_window": psi2_window}
+        return rows.affine(gamma * self.r / self.chi, beta)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> Tuple[Optional[Tensor], ...]:
-        z, chi, r, count, slot, own = ctx.saved_tensors
-        scale = loss_scale()
-        g = r * grad_output
-        (products,) = ctx.pool.total((g * z).sum(0))
-        batch_mean = mean(products, count)
-        window = torch.where(slot, batch_mean / scale, ctx.window.to(batch_mean.dtype))
-        used_mean = torch.where(own, batch_mean, window.mean(0) * scale)
-        grad_x = (g - z * used_mean) / chi
-        if ctx.moves:
-            move_if(ctx.window, window, torch.isfinite(batch_mean).all() & (count > 0))
-        return grad_x, None, None, None, None, None, None, None, None
+    def backward(self, rows: Rows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """(G - z * mean) / chi."""
+        buffer, scale = self.norm.grad_window, loss_scale()
+        products, total = rows.backward_sums(dy, torch.zeros_like(gamma))
+        (all_products,) = self.pool.total(products)
+        g = gamma * self.r
+        batch_mean = mean(g * all_products / self.chi, self.count)
+        window = torch.where(self.slot, batch_mean / scale, buffer.to(batch_mean.dtype))
+        used_mean = torch.where(self.own, batch_mean, window.mean(0) * scale)
+        dx = rows.backward(dy, g / self.chi, -used_mean / self.chi.square(), torch.zeros_like(g))
+        if self.counts:
+            move_if(buffer, window, torch.isfinite(batch_mean).all() & (self.count > 0))
+        return dx, products * self.r / self.chi, total
 
 
 class MovingAverageBatchNorm(BatchStatisticsNorm):
@@ -76,7 +73,8 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
         num_features: size :math:`C` of the last dimension.
         eps: added inside every square root. Default: 1e-5
         affine: learn :math:`\gamma` and :math:`\beta`. Default: True
-        groups, layer_scale, sync, process_group: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
+        groups, layer_scale, sync, process_group, kernel: see
+            :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
         momentum: weight of the *new* value in the running mean:
             ``running_chi2 = (1 - momentum) * running_chi2 + momentum * chi2``. Default: 0.02
         warmup_updates: batches normalised by their own statistics with :math:`r = 1`. Default: 0
@@ -84,6 +82,8 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
 
     Example: ``MovingAverageBatchNorm(512, warmup_updates=8000)(x, padding_mask)``
     """
+
+    _forward_buffers = ("num_updates", "running_chi2", "psi2_window")
 
     def __init__(
         self,
@@ -97,8 +97,9 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
         window: int = 16,
         sync: bool = False,
         process_group: Optional[Any] = None,
+        kernel: Optional[str] = None,
     ) -> None:
-        super().__init__(num_features, eps, affine, groups, layer_scale, sync, process_group)
+        super().__init__(num_features, eps, affine, groups, layer_scale, sync, process_group, kernel)
         self.momentum = 0.02 if momentum is None else momentum
         check_fraction("momentum", self.momentum)
         check_at_least("warmup_updates", warmup_updates, 0)
@@ -119,22 +120,11 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
     def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         return None, self.running_chi2
 
-    def _normalise_batch(
-        self, x: Tensor, padding: Optional[Tensor], pool: Pool, old: Dict[str, Tensor], counts: bool
-    ) -> Tuple[Tensor, Tensor, Dict[str, Tensor]]:
-        t = old["num_updates"] + 1
-        squares, count = pool.total(x.detach().square().sum(0), count_tokens(x, padding))
-        batch_psi2 = mean(squares, count)
-        slot = (torch.arange(self.window, device=x.device) == (t - 1) % self.window).unsqueeze(1)  # m x 1
-        psi2_window = torch.where(slot, batch_psi2, old["psi2_window"].to(batch_psi2.dtype))
-        own = t <= max(self.warmup_updates, self.window)
-        chi2 = torch.where(own, batch_psi2, psi2_window.mean(0))
-        chi = torch.sqrt(chi2 + self.eps)
-        r = (chi / torch.sqrt(old["running_chi2"] + self.eps)).clamp(1 / R_MAX, R_MAX)
-        r = torch.where(t <= self.warmup_updates, torch.ones_like(r), r)
-        output = _MovingAverageNormalise.apply(x, chi, r, count, self.grad_window, slot, own, counts, pool)
-        running_chi2 = (1 - self.momentum) * old["running_chi2"] + self.momentum * chi2
-        return output, count, {"running_chi2": running_chi2, "psi2_window": psi2_window}
+    @torch.jit.unused
+    def _step(
+        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
+    ) -> Step:
+        return _MovingAverageStep(self, old, padding, pool, counts)
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""

@@ -4,14 +4,29 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from powernorm_fairseq.norms.base import BatchStatisticsNorm, move_if
-from powernorm_fairseq.norms.functional import count_positions, count_tokens, mean, normalise_by_batch
+from powernorm_fairseq.norms.base import BatchStatisticsNorm
+from powernorm_fairseq.norms.batch_norm import BatchStep
+from powernorm_fairseq.norms.kernels import Rows, rows_type
+from powernorm_fairseq.norms.kernels.cpp import CppRows
 from powernorm_fairseq.norms.settings import RECIPES, check_at_least, check_choice, check_fraction
 from powernorm_fairseq.norms.step import loss_scale
 from powernorm_fairseq.norms.sync import Pool
+from powernorm_fairseq.norms.training import Step, mean, move_if
+
+
+class _QuadraticStep(BatchStep):
+    """The batch's quadratic mean in place of its standard deviation, and no centre."""
+
+    centred = False
+
+    def statistics(self, rows: Rows) -> Tuple[Tensor, Tensor]:
+        """Zero and psi_B^2."""
+        squares, self.count = self.pool.total(rows.square_sums(), rows.count())
+        self.spread_count = self.count
+        psi2, alpha = mean(squares, self.count), self.norm.alpha_fwd
+        self.new = {"running_psi2": alpha * self.old["running_psi2"] + (1 - alpha) * psi2}
+        return torch.zeros_like(psi2), psi2
 
 
 class PowerNormV(BatchStatisticsNorm):
@@ -27,12 +42,15 @@ class PowerNormV(BatchStatisticsNorm):
         num_features: size :math:`C` of the last dimension.
         eps: added to :math:`\psi_B^2`. Default: 1e-5
         affine: learn :math:`\gamma` and :math:`\beta`. Default: True
-        groups, layer_scale, sync, process_group: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
+        groups, layer_scale, sync, process_group, kernel: see
+            :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
         alpha_fwd: weight of the *old* value in the running :math:`\psi^2`:
             ``running_psi2 = alpha_fwd * running_psi2 + (1 - alpha_fwd) * batch_psi2``. Default: 0.9
 
     Example: ``PowerNormV(512)(x, padding_mask)``
     """
+
+    _forward_buffers = ("num_updates", "running_psi2")
 
     def __init__(
         self,
@@ -44,8 +62,9 @@ class PowerNormV(BatchStatisticsNorm):
         alpha_fwd: float = 0.9,
         sync: bool = False,
         process_group: Optional[Any] = None,
+        kernel: Optional[str] = None,
     ) -> None:
-        super().__init__(num_features, eps, affine, groups, layer_scale, sync, process_group)
+        super().__init__(num_features, eps, affine, groups, layer_scale, sync, process_group, kernel)
         check_fraction("alpha_fwd", alpha_fwd)
         self.alpha_fwd = alpha_fwd
         self.register_buffer("running_psi2", torch.ones(num_features))
@@ -58,59 +77,96 @@ class PowerNormV(BatchStatisticsNorm):
     def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         return None, self.running_psi2
 
-    def _normalise_batch(
-        self, x: Tensor, padding: Optional[Tensor], pool: Pool, old: Dict[str, Tensor], counts: bool
-    ) -> Tuple[Tensor, Tensor, Dict[str, Tensor]]:
-        with torch.no_grad():
-            squares, count = pool.total(x.square().sum(0), count_tokens(x, padding))
-            batch_psi2 = mean(squares, count)
-            running_psi2 = self.alpha_fwd * old["running_psi2"] + (1 - self.alpha_fwd) * batch_psi2
-        x_hat = normalise_by_batch(x, None, torch.sqrt(batch_psi2 + self.eps), count, pool)
-        return x_hat, count, {"running_psi2": running_psi2}
+    @torch.jit.unused
+    def _step(
+        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
+    ) -> Step:
+        return _QuadraticStep(self, old, padding, pool, counts)
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""
         return f"{super().extra_repr()}, alpha_fwd={self.alpha_fwd}"
 
 
-class _PowerNormalise(Function):
-    """The normalisation of Algorithm 2 and its backward; ``gamma`` and ``beta`` follow outside.
+class _PowerStep(Step):
+    """Algorithm 2, line by line."""
 
-    ``moves`` tells, on the device, whether the batch has a real token; None stops ``nu`` altogether.
-    """
+    def __init__(
+        self, norm: Any, old: Dict[str, Tensor], padding: Optional[Tensor], pool: Pool, counts: bool
+    ) -> None:
+        released = norm.recipe == "release"  # its rows are all positions; only psi_B leaves padding out
+        super().__init__(norm, old, None if released else padding, pool, counts)
+        self.real_padding = padding
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        psi: Tensor,
-        backward_psi: Tensor,
-        backward_count: Tensor,
-        nu: Tensor,
-        alpha: float,
-        moves: Optional[Tensor],
-        pool: Pool,
-    ) -> Tensor:
-        x_hat = x / psi
-        ctx.save_for_backward(x_hat, backward_psi, backward_count)
-        ctx.nu, ctx.alpha = nu, alpha  # nu is the buffer itself: read and moved by the backward
-        ctx.moves, ctx.pool = moves, pool
-        return x_hat
+    def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
+        """Divides by the running psi of the step before; in the warm-up by that of the batch."""
+        norm, old_psi2 = self.norm, self.old["running_psi2"]
+        t = self.old["num_updates"] + 1
+        self._measure(rows)
+        batch_psi2 = mean(self.squares, self.count)  # mini-batch statistics
+        psi2 = torch.where(t <= norm.warmup_updates, batch_psi2, old_psi2)
+        self.psi = torch.sqrt(psi2 + norm.eps)
+        self.backward_psi = torch.sqrt(batch_psi2 + norm.eps) if norm.recipe == "release" else self.psi
+        self.new = {"running_psi2": self._next_psi2(old_psi2, batch_psi2, t)}  # update global statistics
+        return rows.affine(gamma / self.psi, beta)  # normalise, scale and shift
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_x_hat: Tensor) -> Tuple[Optional[Tensor], ...]:
-        x_hat, psi, count = ctx.saved_tensors
-        nu, alpha, scale = ctx.nu, ctx.alpha, loss_scale()
-        x_tilde = grad_x_hat - scale * nu * x_hat  # intermediate estimated gradient
-        grad_x = x_tilde / psi  # gradient of x
-        if ctx.moves is not None:
-            squares, products = ctx.pool.total(x_hat.square().sum(0), (grad_x_hat * x_hat).sum(0))
-            gamma = mean(squares, count)
-            lambda_ = mean(products, count) / scale
-            new_nu = nu * (1 - (1 - alpha) * gamma) + (1 - alpha) * lambda_
-            move_if(nu, new_nu, ctx.moves & torch.isfinite(new_nu).all())
-        return grad_x, None, None, None, None, None, None, None
+    def backward(self, rows: Rows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """The gradient with the running nu in place of the batch's mean; then moves nu."""
+        nu, new_weight, scale = self.norm.nu, 1 - self.norm.alpha_bwd, loss_scale()
+        # X~' = G - nu * X^, the intermediate estimated gradient, and dL/dX = X~' / psi, with G = gamma * dy
+        of_dy = gamma / self.backward_psi
+        of_s = -scale * nu.to(gamma.dtype) / (self.psi * self.backward_psi)
+        dx, products, total = rows.backward_and_sums(dy, of_dy, of_s, torch.zeros_like(gamma))
+        of_gamma = products / self.psi
+        if self.counts:
+            (all_products,) = self.pool.total(products)
+            big_gamma = mean(self.backward_squares / self.psi.square(), self.backward_count)
+            big_lambda = mean(gamma * all_products / self.psi, self.backward_count) / scale
+            new_nu = nu * (1 - new_weight * big_gamma) + new_weight * big_lambda
+            move_if(nu, new_nu, torch.isfinite(new_nu).all() & (self.count > 0))
+        return dx, of_gamma, total
+
+    def _measure(self, rows: Rows) -> None:
+        """Sums of squares and counts, for psi_B of the forward and for Gamma of the backward."""
+        if self.norm.recipe == "paper":
+            self.squares, self.count = self.pool.total(rows.square_sums(), rows.count())
+            self.backward_squares, self.backward_count = self.squares, self.count
+            return
+        real = self.norm.rows(rows.x, self.real_padding)
+        sums = real.square_sums(), real.count(), rows.square_sums(), rows.positions()
+        self.squares, self.count, self.backward_squares, self.backward_count = self.pool.total(*sums)
+
+    def _next_psi2(self, psi2: Tensor, batch_psi2: Tensor, t: Tensor) -> Tensor:
+        """The running quadratic mean after step ``t``."""
+        alpha, warmup = self.norm.alpha_fwd, self.norm.warmup_updates
+        average = psi2 + (batch_psi2 - psi2) / t
+        if self.norm.recipe == "release":
+            psi2 = torch.where(t < warmup, average, psi2)
+            return alpha * psi2 + (1 - alpha) * batch_psi2
+        return torch.where(t <= warmup, average, alpha * psi2 + (1 - alpha) * batch_psi2)
+
+
+class _FusedPowerStep(_PowerStep):
+    """The same by two operators, one for each direction; of one process, and in the paper's recipe."""
+
+    def forward(self, rows: CppRows, gamma: Tensor, beta: Tensor) -> Tensor:
+        """Algorithm 2, forward."""
+        settings = self.norm.alpha_fwd, self.norm.warmup_updates
+        before = self.old["running_psi2"], self.old["num_updates"]
+        y, self.columns, self.scalars = rows.power_norm_forward(gamma, beta, *settings, *before)
+        return y
+
+    def backward(self, rows: CppRows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """Algorithm 2, backward."""
+        settings = self.norm.alpha_bwd, float(loss_scale()), self.columns, self.scalars
+        return rows.power_norm_backward(dy, gamma, *settings, self.norm.nu, self.counts)
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Writes the next psi^2, if it is to be taken."""
+        if self.scalars[1]:
+            self.norm.running_psi2.copy_(self.columns[2])
+            self.norm.num_updates.add_(1)
 
 
 class PowerNorm(PowerNormV):
@@ -137,7 +193,8 @@ class PowerNorm(PowerNormV):
         num_features: size :math:`C` of the last dimension.
         eps: added to :math:`\psi^2`. Default: 1e-5
         affine: learn :math:`\gamma` and :math:`\beta`. Default: True
-        groups, layer_scale, sync, process_group: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
+        groups, layer_scale, sync, process_group, kernel: see
+            :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
         alpha_fwd: weight of the *old* value in :math:`\psi^2`. Default: 0.9
         alpha_bwd: weight of the *old* value in :math:`\nu`, as in the formula. Default: 0.9
         warmup_updates: batches normalised by their own :math:`\psi_B`. Default: 0
@@ -163,8 +220,9 @@ class PowerNorm(PowerNormV):
         recipe: str = "paper",
         sync: bool = False,
         process_group: Optional[Any] = None,
+        kernel: Optional[str] = None,
     ) -> None:
-        super().__init__(num_features, eps, affine, groups, layer_scale, alpha_fwd, sync, process_group)
+        super().__init__(num_features, eps, affine, groups, layer_scale, alpha_fwd, sync, process_group, kernel)
         check_fraction("alpha_bwd", alpha_bwd)
         check_at_least("warmup_updates", warmup_updates, 0)
         check_choice("recipe", recipe, RECIPES)
@@ -178,37 +236,19 @@ class PowerNorm(PowerNormV):
         super().reset_running_stats()
         self.nu.zero_()
 
-    def _blank(self, x: Tensor, padding: Tensor) -> Tensor:
-        if self.recipe == "release":
-            return torch.where(padding, torch.nan_to_num(x, 0.0, 0.0, 0.0), x)
-        return x.masked_fill(padding, 0.0)
+    @torch.jit.unused
+    def _forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+        if self.recipe == "release" and padding_mask is not None:  # padding counts, but not what is no number
+            x = torch.where(padding_mask.unsqueeze(-1), torch.nan_to_num(x, 0.0, 0.0, 0.0), x)
+        return super()._forward(x, padding_mask)
 
-    def _normalise_batch(
-        self, x: Tensor, padding: Optional[Tensor], pool: Pool, old: Dict[str, Tensor], counts: bool
-    ) -> Tuple[Tensor, Tensor, Dict[str, Tensor]]:
-        t = old["num_updates"] + 1
-        squares = x.detach().square()
-        if self.recipe == "release" and padding is not None:
-            squares = squares.masked_fill(padding, 0.0)
-        squares, count, positions = pool.total(squares.sum(0), count_tokens(x, padding), count_positions(x))
-        batch_psi2 = mean(squares, count)  # mini-batch statistics
-        psi2 = torch.where(t <= self.warmup_updates, batch_psi2, old["running_psi2"].to(batch_psi2.dtype))
-        psi = torch.sqrt(psi2 + self.eps)
-        backward_psi, backward_count = psi, count
-        if self.recipe == "release":
-            backward_psi, backward_count = torch.sqrt(batch_psi2 + self.eps), positions
-        moves = count > 0 if counts else None
-        x_hat = _PowerNormalise.apply(x, psi, backward_psi, backward_count, self.nu, self.alpha_bwd, moves, pool)
-        return x_hat, count, {"running_psi2": self._next_psi2(old["running_psi2"], batch_psi2, t)}
-
-    def _next_psi2(self, psi2: Tensor, batch_psi2: Tensor, t: Tensor) -> Tensor:
-        """The running quadratic mean after step ``t``."""
-        average = psi2 + (batch_psi2 - psi2) / t
-        if self.recipe == "release":
-            psi2 = torch.where(t < self.warmup_updates, average, psi2.to(average.dtype))
-            return self.alpha_fwd * psi2 + (1 - self.alpha_fwd) * batch_psi2
-        running = self.alpha_fwd * psi2 + (1 - self.alpha_fwd) * batch_psi2
-        return torch.where(t <= self.warmup_updates, average, running)
+    @torch.jit.unused
+    def _step(
+        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
+    ) -> Step:
+        fused = not pool.spans_processes and self.recipe == "paper" and self.nu.dtype == torch.float32
+        kind = _FusedPowerStep if fused and issubclass(rows_type(self.kernel, x), CppRows) else _PowerStep
+        return kind(self, old, padding, pool, counts)
 
     def _from_release(self, name: str, value: Tensor) -> Tensor:
         return value * (1 - self.alpha_bwd) if name == "ema_gz" else value

@@ -1,7 +1,5 @@
 """Norms of each token by itself: LayerNorm, RMSNorm, GroupNorm. They have no state and padding reaches nobody."""
 
-from typing import Optional
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,7 +21,7 @@ class LayerNorm(Norm):
     Example: ``LayerNorm(512)(x, padding_mask)``
     """
 
-    def _transform(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def _transform(self, x: Tensor) -> Tensor:
         if self.weight is None:
             return F.layer_norm(x, [self.num_features], None, None, self.eps)
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
@@ -47,7 +45,7 @@ class RMSNorm(Norm):
         super().__init__(num_features, eps, affine)
         self.register_parameter("bias", None)
 
-    def _transform(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def _transform(self, x: Tensor) -> Tensor:
         return self._affine(x * torch.rsqrt(x.square().mean(1, keepdim=True) + self.eps))
 
 
@@ -70,7 +68,7 @@ class GroupNorm(Norm):
         check_groups(groups, num_features)
         self.groups = groups
 
-    def _transform(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+    def _transform(self, x: Tensor) -> Tensor:
         width = self.num_features // self.groups
         sliced = F.layer_norm(x.view(x.shape[0], self.groups, width), [width], None, None, self.eps)
         return self._affine(sliced.view(x.shape))

@@ -1,0 +1,85 @@
+"""The rows of a batch and the few passes over them that every batch norm is made of."""
+
+from typing import List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+
+class Moments(NamedTuple):
+    """Mean of each column, and the sum of the squared deviations from it."""
+
+    mean: Tensor
+    squares: Tensor
+
+
+class Rows:
+    r"""The positions of a batch as N rows of C columns; each implementation ("kernel") is a subclass.
+
+    Below, ``s`` is a row after layer-scale: each of ``groups`` slices divided by its quadratic mean. Sums run over the
+    real tokens alone, what stands at padding is never used, and what a pass returns for padding is zero. Inputs may be
+    half precision; all that has C elements is float32, or float64 for a float64 input.
+
+    Args:
+        x: N x C.
+        padding: N, true at padding, or None.
+        groups: slices of the layer-scale; 0 for none.
+        eps: added to the mean of the squares of a slice.
+        scales: N x groups, the factors of the layer-scale, if an earlier pass has computed them.
+    """
+
+    def __init__(
+        self, x: Tensor, padding: Optional[Tensor], groups: int, eps: float, scales: Optional[Tensor] = None
+    ) -> None:
+        self.x = x
+        self.padding = padding
+        self.groups = groups
+        self.eps = eps
+        self.scales = scales
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of statistics."""
+        return torch.float64 if self.x.dtype == torch.float64 else torch.float32
+
+    def saved(self) -> List[Optional[Tensor]]:
+        """What a backward needs to make these rows again."""
+        return [self.x, self.padding, self.scales]
+
+    def positions(self) -> Tensor:
+        """Number of rows, padding included, as a tensor that never leaves its device."""
+        return torch.full((), self.x.shape[0], dtype=self.dtype, device=self.x.device)
+
+    def count(self) -> Tensor:
+        """Number of real tokens, as a tensor that never leaves its device."""
+        if self.padding is None:
+            return self.positions()
+        return (~self.padding).sum().to(self.dtype)
+
+    def square_sums(self) -> Tensor:
+        """Sum of ``s * s``."""
+        raise NotImplementedError
+
+    def moments(self) -> Moments:
+        """Mean of ``s`` and sum of the squared deviations, without cancellation; zeros where no token is real."""
+        raise NotImplementedError
+
+    def affine(self, scale: Tensor, shift: Tensor) -> Tensor:
+        """``s * scale + shift``, in the type of ``x``."""
+        raise NotImplementedError
+
+    def affine_and_square_sums(self, scale: Tensor, shift: Tensor) -> Tuple[Tensor, Tensor]:
+        """Both at once."""
+        raise NotImplementedError
+
+    def backward_sums(self, dy: Tensor, centre: Tensor) -> Tuple[Tensor, Tensor]:
+        """Sums of ``dy * (s - centre)`` and of ``dy``."""
+        raise NotImplementedError
+
+    def backward(self, dy: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        r"""dL/dx where :math:`\partial L / \partial s = a \, dy + b \, s + c`."""
+        raise NotImplementedError
+
+    def backward_and_sums(self, dy: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """The same, with the sums of ``dy * s`` and of ``dy``."""
+        raise NotImplementedError
