@@ -149,7 +149,8 @@ main() {
     flock -n 9 || { say ": waiting for another set-up of $venv" && flock 9; }
   fi
   local key
-  key=$({ cat pyproject.toml scripts/setup.sh && echo "$identity"; } | cksum)
+  key=$({ cat pyproject.toml scripts/setup.sh powernorm_fairseq/norms/kernels/{build.py,*.h,*.cpp} &&
+    echo "$identity"; } | cksum)
   if [ "$(cat "$venv/stamp" 2>/dev/null)" = "$key" ]; then return; fi
 
   check_machine
@@ -170,7 +171,8 @@ main() {
     { tail -n 30 "$log" >&2 && fail "fairseq cannot be imported, as shown above."; }
   echo "$key" >"$venv/stamp.new"
   mv "$venv/stamp.new" "$venv/stamp"
-  say ": $venv is ready after $SECONDS s"
+  say ": $venv is ready after $SECONDS s; norms run on $("$venv/bin/python" -c \
+    'from powernorm_fairseq.norms import kernels; print(kernels.describe())' 2>>"$log")"
 }
 
 main "$@"

@@ -25,6 +25,9 @@ case "$*" in
 esac
 """
 
+KERNELS = "powernorm_fairseq/norms/kernels"
+NOT_SOURCE = shutil.ignore_patterns("*.so", "__pycache__")
+
 
 class Checkout:
     """A bare copy of the project with a pretended Python, to run set-up in without touching the real environment."""
@@ -34,6 +37,7 @@ class Checkout:
         (folder / "scripts").mkdir()
         shutil.copy(str(TOP / "scripts/setup.sh"), str(folder / "scripts/setup.sh"))
         shutil.copy(str(TOP / "pyproject.toml"), str(folder / "pyproject.toml"))
+        shutil.copytree(str(TOP / KERNELS), str(folder / KERNELS), ignore=NOT_SOURCE)
         self.python = folder / "fake-python"
         self.python.write_text(FAKE_PYTHON)
         self.python.chmod(0o755)
@@ -135,10 +139,11 @@ def test_finished_setup_is_left_alone(checkout):
     assert checkout.pip_calls() == calls
 
 
-def test_changed_dependencies_are_set_up_again(checkout):
+@pytest.mark.parametrize("file", ["pyproject.toml", KERNELS + "/passes.cpp"])
+def test_changed_sources_are_set_up_again(checkout, file):
     checkout.setup()
-    with (checkout.folder / "pyproject.toml").open("a") as file:
-        file.write("\n# changed\n")
+    with (checkout.folder / file).open("a") as changed:
+        changed.write("\n# changed\n")
     assert ".venv is ready" in checkout.setup().stderr
 
 
@@ -163,14 +168,15 @@ def test_module_prints_the_user_dir_and_nothing_else(tmp_path):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The plugin as `pip install .` would install it, built from a copy since building writes into the tree."""
+    """The plugin as `pip install .` would install it where there is no compiler, built from a copy of the tree."""
     source = tmp_path_factory.mktemp("source")
-    shutil.copytree(str(TOP / "powernorm_fairseq"), str(source / "powernorm_fairseq"))
+    shutil.copytree(str(TOP / "powernorm_fairseq"), str(source / "powernorm_fairseq"), ignore=NOT_SOURCE)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         if (TOP / name).exists():
             shutil.copy(str(TOP / name), str(source / name))
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.check_call(command + ["--wheel-dir", str(source), str(source)])
+    environment = {**os.environ, "CC": "no-compiler", "CXX": "no-compiler"}
+    subprocess.check_call(command + ["--wheel-dir", str(source), str(source)], env=environment)
     (result,) = source.glob("*.whl")
     return result
 
@@ -181,6 +187,15 @@ def test_wheel_works_as_user_dir_from_anywhere(wheel, tmp_path):
     assert user_dir(tmp_path, Path(os.sep)) == str(tmp_path / "powernorm_fairseq") + "\n"
     modules = {path.relative_to(TOP) for path in (TOP / "powernorm_fairseq").rglob("*.py")}
     assert {path.relative_to(tmp_path) for path in (tmp_path / "powernorm_fairseq").rglob("*.py")} == modules
+
+
+def test_wheel_without_a_compiler_uses_plain_torch_and_says_so(wheel, tmp_path):
+    with zipfile.ZipFile(str(wheel)) as archive:
+        archive.extractall(str(tmp_path))
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
+    code = "from powernorm_fairseq.norms import kernels; print(kernels.describe())"
+    said = subprocess.check_output([sys.executable, "-c", code], cwd=str(tmp_path), universal_newlines=True)
+    assert said == "eager (the C++ operators were not compiled when the package was installed)\n"
 
 
 def test_wheel_asks_for_the_fairseq_of_each_python(wheel):

@@ -23,7 +23,7 @@ class PaddingMask:
     @contextmanager
     def of(self, mask: Optional[Tensor]) -> Iterator[None]:
         """Inside, the mask is ``mask`` (B x T, true at padding, or None); the norms see it as T x B."""
-        self.mask = None if mask is None else mask.t()
+        self.mask = None if mask is None else mask.t().contiguous()
         try:
             yield
         finally:

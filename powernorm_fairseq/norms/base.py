@@ -1,6 +1,6 @@
 """What the norms have in common: the call with a padding mask, affine parameters, running statistics."""
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 import torch
 from torch import Tensor, nn
@@ -120,8 +120,8 @@ class BatchStatisticsNorm(Norm):
 
     # Names of this class's own buffers in the checkpoints of the authors' release -> ours.
     _released_names: Dict[str, str] = {}
-    # The buffers that the forward moves, and so has to know as they were before it.
-    _forward_buffers: Tuple[str, ...] = ("num_updates",)
+    # The buffers that a training forward depends on and moves.
+    forward_buffers: Tuple[str, ...] = ("num_updates",)
 
     def __init__(
         self,
@@ -197,10 +197,8 @@ class BatchStatisticsNorm(Norm):
         raise NotImplementedError
 
     @torch.jit.unused
-    def _step(
-        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
-    ) -> Step:
-        """The training step that comes next."""
+    def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
+        """What a training step on ``x`` does."""
         raise NotImplementedError
 
     @torch.jit.unused
@@ -214,19 +212,10 @@ class BatchStatisticsNorm(Norm):
 
     @torch.jit.unused
     def _take_step(self, x: Tensor, padding: Optional[Tensor], pool: Pool, counts: bool) -> Tensor:
-        moves = counts
-        if in_backward():  # activation checkpointing: this forward has been here before
-            moves = False
-        else:
-            dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-            self._before_forward = {
-                name: self._buffers[name].to(dtype, copy=True) for name in self._forward_buffers
-            }
-        step = self._step(x, padding, self._before_forward, pool, counts)
-        y = Normalise.apply(x, self.weight, self.bias, step)
-        if moves:
-            step.move()
-        return y
+        old = self._before_forward if in_backward() else None  # activation checkpointing: the same forward again
+        step = self._step_type(x, pool)(self, x, padding, pool, counts, old)
+        self.__dict__["_before_forward"] = step.old
+        return Normalise.apply(x, self.weight, self.bias, step)
 
     def reset_running_stats(self) -> None:
         """Forgets every batch seen so far."""

@@ -1,11 +1,12 @@
 """Batch normalisation over the real tokens of a batch (Algorithm 1 of the paper)."""
 
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Optional, Tuple, Type, Union
 
 import torch
 from torch import Tensor
 
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
+from powernorm_fairseq.norms.fused import FusedBatchStep, serves
 from powernorm_fairseq.norms.kernels import Moments, Rows
 from powernorm_fairseq.norms.settings import RECIPES, check_choice, check_fraction
 from powernorm_fairseq.norms.sync import Pool
@@ -22,13 +23,11 @@ class BatchStep(Step):
         \Big(G_i - \frac{1}{B}\sum_j G_j - \frac{\hat x_i}{B} \sum_j G_j \hat x_j\Big), \qquad
         G = \gamma \frac{\partial L}{\partial y}
 
-    That is the lemma on the gradient of BN; with a centre of zero and without the first sum it is the one of PN-V.
+    That is the lemma on the gradient of BN; without a centre and the first sum it is the one of PN-V.
     """
 
-    centred = True
-
-    def statistics(self, rows: Rows) -> Tuple[Tensor, Tensor]:
-        """Centre and squared divisor; sets ``count`` and ``new``, and ``spread_count``, what the divisor was over."""
+    def statistics(self, rows: Rows) -> Tuple[Optional[Tensor], Tensor]:
+        """Centre, if any, and squared divisor; sets ``count``, ``new`` and ``spread_count``, what squares are over."""
         batch, self.count, self.spread_count = self._pooled_moments(rows)
         var = mean(batch.squares, self.spread_count)
         running_mean, running_var, new_weight = self.old["running_mean"], self.old["running_var"], self.norm.momentum
@@ -38,7 +37,7 @@ class BatchStep(Step):
         }
         return batch.mean, var
 
-    def correction(self, centre: Tensor, std: Tensor) -> Tuple[Union[float, Tensor], Union[float, Tensor]]:
+    def correction(self, centre: Optional[Tensor], std: Tensor) -> Tuple[Union[float, Tensor], Union[float, Tensor]]:
         """Factor and offset on x_hat that no gradient flows through."""
         return 1.0, 0.0
 
@@ -48,7 +47,8 @@ class BatchStep(Step):
         self.std = torch.sqrt(power + self.norm.eps)
         self.factor, self.offset = self.correction(self.centre, self.std)
         scale = gamma * self.factor / self.std
-        return rows.affine(scale, beta + gamma * self.offset - self.centre * scale)
+        shift = beta + gamma * self.offset
+        return rows.affine(scale, shift if self.centre is None else shift - self.centre * scale)
 
     def backward(self, rows: Rows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """The lemma, as coefficients of dy, s and 1."""
@@ -56,11 +56,11 @@ class BatchStep(Step):
         of_gamma = products / self.std * self.factor + total * self.offset
         all_products, all_total = self.pool.total(products, total)
         g = gamma * self.factor
-        mean_g_x_hat = mean(g * all_products / self.std, self.spread_count)
-        mean_g = mean(g * all_total, self.count) if self.centred else torch.zeros_like(g)
-        slope = mean_g_x_hat / self.std.square()
-        dx = rows.backward(dy, g / self.std, -slope, self.centre * slope - mean_g / self.std)
-        return dx, of_gamma, total
+        slope = mean(g * all_products / self.std, self.spread_count) / self.std.square()
+        constant = None
+        if self.centre is not None:
+            constant = self.centre * slope - mean(g * all_total, self.count) / self.std
+        return rows.backward(dy, g / self.std, -slope, constant), of_gamma, total
 
     def _pooled_moments(self, rows: Rows) -> Tuple[Moments, Tensor, Tensor]:
         """Moments of the tokens of all processes, their number, and the number that squares are divided by.
@@ -105,7 +105,7 @@ class BatchNorm(BatchStatisticsNorm):
     """
 
     _released_names = {"num_batches_tracked": "num_updates"}
-    _forward_buffers = ("num_updates", "running_mean", "running_var")
+    forward_buffers = ("num_updates", "running_mean", "running_var")
 
     def __init__(
         self,
@@ -138,10 +138,8 @@ class BatchNorm(BatchStatisticsNorm):
         return self.running_mean, self.running_var
 
     @torch.jit.unused
-    def _step(
-        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
-    ) -> Step:
-        return BatchStep(self, old, padding, pool, counts)
+    def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
+        return FusedBatchStep if serves(self, x, pool) else BatchStep
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""

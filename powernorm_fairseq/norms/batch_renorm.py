@@ -1,6 +1,6 @@
 """Batch renormalisation: BN pulled towards its running statistics."""
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -78,10 +78,8 @@ class BatchRenorm(BatchNorm):
         check_at_least("rise_updates", self.rise_updates, 0)
 
     @torch.jit.unused
-    def _step(
-        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
-    ) -> Step:
-        return _RenormStep(self, old, padding, pool, counts)
+    def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
+        return _RenormStep
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""

@@ -1,6 +1,6 @@
 """Moving-average batch normalisation: second moments over a window of mini-batches."""
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -39,13 +39,13 @@ class _MovingAverageStep(Step):
     def backward(self, rows: Rows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """(G - z * mean) / chi."""
         buffer, scale = self.norm.grad_window, loss_scale()
-        products, total = rows.backward_sums(dy, torch.zeros_like(gamma))
+        products, total = rows.backward_sums(dy, None)
         (all_products,) = self.pool.total(products)
         g = gamma * self.r
         batch_mean = mean(g * all_products / self.chi, self.count)
         window = torch.where(self.slot, batch_mean / scale, buffer.to(batch_mean.dtype))
         used_mean = torch.where(self.own, batch_mean, window.mean(0) * scale)
-        dx = rows.backward(dy, g / self.chi, -used_mean / self.chi.square(), torch.zeros_like(g))
+        dx = rows.backward(dy, g / self.chi, -used_mean / self.chi.square(), None)
         if self.counts:
             move_if(buffer, window, torch.isfinite(batch_mean).all() & (self.count > 0))
         return dx, products * self.r / self.chi, total
@@ -83,7 +83,7 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
     Example: ``MovingAverageBatchNorm(512, warmup_updates=8000)(x, padding_mask)``
     """
 
-    _forward_buffers = ("num_updates", "running_chi2", "psi2_window")
+    forward_buffers = ("num_updates", "running_chi2", "psi2_window")
 
     def __init__(
         self,
@@ -121,10 +121,8 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
         return None, self.running_chi2
 
     @torch.jit.unused
-    def _step(
-        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
-    ) -> Step:
-        return _MovingAverageStep(self, old, padding, pool, counts)
+    def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
+        return _MovingAverageStep
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""

@@ -1,14 +1,14 @@
 """Power normalisation: PN-V (quadratic mean of the batch) and PN (Algorithm 2 of the paper)."""
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
 
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
 from powernorm_fairseq.norms.batch_norm import BatchStep
-from powernorm_fairseq.norms.kernels import Rows, rows_type
-from powernorm_fairseq.norms.kernels.cpp import CppRows
+from powernorm_fairseq.norms.fused import FusedBatchStep, FusedPowerStep, serves
+from powernorm_fairseq.norms.kernels import Rows
 from powernorm_fairseq.norms.settings import RECIPES, check_at_least, check_choice, check_fraction
 from powernorm_fairseq.norms.step import loss_scale
 from powernorm_fairseq.norms.sync import Pool
@@ -18,15 +18,13 @@ from powernorm_fairseq.norms.training import Step, mean, move_if
 class _QuadraticStep(BatchStep):
     """The batch's quadratic mean in place of its standard deviation, and no centre."""
 
-    centred = False
-
-    def statistics(self, rows: Rows) -> Tuple[Tensor, Tensor]:
-        """Zero and psi_B^2."""
+    def statistics(self, rows: Rows) -> Tuple[Optional[Tensor], Tensor]:
+        """psi_B^2."""
         squares, self.count = self.pool.total(rows.square_sums(), rows.count())
         self.spread_count = self.count
         psi2, alpha = mean(squares, self.count), self.norm.alpha_fwd
         self.new = {"running_psi2": alpha * self.old["running_psi2"] + (1 - alpha) * psi2}
-        return torch.zeros_like(psi2), psi2
+        return None, psi2
 
 
 class PowerNormV(BatchStatisticsNorm):
@@ -50,7 +48,7 @@ class PowerNormV(BatchStatisticsNorm):
     Example: ``PowerNormV(512)(x, padding_mask)``
     """
 
-    _forward_buffers = ("num_updates", "running_psi2")
+    forward_buffers = ("num_updates", "running_psi2")
 
     def __init__(
         self,
@@ -78,10 +76,8 @@ class PowerNormV(BatchStatisticsNorm):
         return None, self.running_psi2
 
     @torch.jit.unused
-    def _step(
-        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
-    ) -> Step:
-        return _QuadraticStep(self, old, padding, pool, counts)
+    def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
+        return FusedBatchStep if serves(self, x, pool) else _QuadraticStep
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""
@@ -91,11 +87,9 @@ class PowerNormV(BatchStatisticsNorm):
 class _PowerStep(Step):
     """Algorithm 2, line by line."""
 
-    def __init__(
-        self, norm: Any, old: Dict[str, Tensor], padding: Optional[Tensor], pool: Pool, counts: bool
-    ) -> None:
+    def __init__(self, norm: Any, x: Tensor, padding: Optional[Tensor], *more: Any) -> None:
         released = norm.recipe == "release"  # its rows are all positions; only psi_B leaves padding out
-        super().__init__(norm, old, None if released else padding, pool, counts)
+        super().__init__(norm, x, None if released else padding, *more)
         self.real_padding = padding
 
     def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
@@ -116,7 +110,7 @@ class _PowerStep(Step):
         # X~' = G - nu * X^, the intermediate estimated gradient, and dL/dX = X~' / psi, with G = gamma * dy
         of_dy = gamma / self.backward_psi
         of_s = -scale * nu.to(gamma.dtype) / (self.psi * self.backward_psi)
-        dx, products, total = rows.backward_and_sums(dy, of_dy, of_s, torch.zeros_like(gamma))
+        dx, products, total = rows.backward_and_sums(dy, of_dy, of_s, None)
         of_gamma = products / self.psi
         if self.counts:
             (all_products,) = self.pool.total(products)
@@ -144,29 +138,6 @@ class _PowerStep(Step):
             psi2 = torch.where(t < warmup, average, psi2)
             return alpha * psi2 + (1 - alpha) * batch_psi2
         return torch.where(t <= warmup, average, alpha * psi2 + (1 - alpha) * batch_psi2)
-
-
-class _FusedPowerStep(_PowerStep):
-    """The same by two operators, one for each direction; of one process, and in the paper's recipe."""
-
-    def forward(self, rows: CppRows, gamma: Tensor, beta: Tensor) -> Tensor:
-        """Algorithm 2, forward."""
-        settings = self.norm.alpha_fwd, self.norm.warmup_updates
-        before = self.old["running_psi2"], self.old["num_updates"]
-        y, self.columns, self.scalars = rows.power_norm_forward(gamma, beta, *settings, *before)
-        return y
-
-    def backward(self, rows: CppRows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """Algorithm 2, backward."""
-        settings = self.norm.alpha_bwd, float(loss_scale()), self.columns, self.scalars
-        return rows.power_norm_backward(dy, gamma, *settings, self.norm.nu, self.counts)
-
-    @torch.no_grad()
-    def move(self) -> None:
-        """Writes the next psi^2, if it is to be taken."""
-        if self.scalars[1]:
-            self.norm.running_psi2.copy_(self.columns[2])
-            self.norm.num_updates.add_(1)
 
 
 class PowerNorm(PowerNormV):
@@ -243,12 +214,8 @@ class PowerNorm(PowerNormV):
         return super()._forward(x, padding_mask)
 
     @torch.jit.unused
-    def _step(
-        self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
-    ) -> Step:
-        fused = not pool.spans_processes and self.recipe == "paper" and self.nu.dtype == torch.float32
-        kind = _FusedPowerStep if fused and issubclass(rows_type(self.kernel, x), CppRows) else _PowerStep
-        return kind(self, old, padding, pool, counts)
+    def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
+        return FusedPowerStep if self.recipe == "paper" and serves(self, x, pool) else _PowerStep
 
     def _from_release(self, name: str, value: Tensor) -> Tensor:
         return value * (1 - self.alpha_bwd) if name == "ema_gz" else value

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from powernorm_fairseq.norms.kernels import Rows
+from powernorm_fairseq.norms.kernels import Rows, statistics_type
 from powernorm_fairseq.norms.sync import Pool
 
 
@@ -26,23 +26,35 @@ class Step:
 
     Args:
         norm: the layer.
-        old: the buffers that its forward moves, as they were before this step.
+        x: N x C, its input.
         padding: N, true at padding, or None.
         pool: the processes that the batch is spread over.
         counts: whether the step may move statistics.
+        old: the buffers that the forward depends on, as they were before it, if it is done for the second time; then
+            it moves nothing.
     """
 
     count: Tensor  # number of real tokens in all of the pool
     new: Dict[str, Tensor]  # what the forward makes of the buffers it moves
 
     def __init__(
-        self, norm: Any, old: Dict[str, Tensor], padding: Optional[Tensor], pool: Pool, counts: bool
+        self,
+        norm: Any,
+        x: Tensor,
+        padding: Optional[Tensor],
+        pool: Pool,
+        counts: bool,
+        old: Optional[Dict[str, Tensor]],
     ) -> None:
         self.norm = norm
-        self.old = old
         self.padding = padding
         self.pool = pool
         self.counts = counts
+        self.moves = counts and old is None
+        if old is None:
+            dtype = statistics_type(x)
+            old = {name: norm._buffers[name].to(dtype, copy=True) for name in norm.forward_buffers}
+        self.old = old
 
     def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
         """The output; sets ``count`` and ``new``."""
@@ -52,7 +64,6 @@ class Step:
         """Gradients of the input, of ``gamma`` and of ``beta``."""
         raise NotImplementedError
 
-    @torch.no_grad()
     def move(self) -> None:
         """Writes what the forward made of the buffers, if there was a real token and all is finite."""
         moves = self.count > 0
@@ -70,11 +81,13 @@ class Normalise(Function):
     def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], step: Step) -> Tensor:
         """The step's forward, with parameters in the type of statistics."""
         rows = step.norm.rows(x, step.padding)
-        gamma = x.new_ones(x.shape[1], dtype=rows.dtype) if weight is None else weight.to(rows.dtype)
-        beta = x.new_zeros(x.shape[1], dtype=rows.dtype) if bias is None else bias.to(rows.dtype)
+        gamma = x.new_ones(x.shape[1], dtype=rows.dtype) if weight is None else weight.to(rows.dtype).contiguous()
+        beta = x.new_zeros(x.shape[1], dtype=rows.dtype) if bias is None else bias.to(rows.dtype).contiguous()
         y = step.forward(rows, gamma, beta)
+        if step.moves:
+            step.move()
         ctx.step = step
-        ctx.types = [None if parameter is None else parameter.dtype for parameter in (weight, bias)]
+        ctx.parameter_types = [None if parameter is None else parameter.dtype for parameter in (weight, bias)]
         ctx.save_for_backward(gamma, *rows.saved())
         return y
 
@@ -84,5 +97,5 @@ class Normalise(Function):
         """The step's backward."""
         gamma, *saved = ctx.saved_tensors
         dx, *grads = ctx.step.backward(ctx.step.norm.rows(*saved), dy, gamma)
-        of_parameters = [None if dtype is None else grad.to(dtype) for grad, dtype in zip(grads, ctx.types)]
+        of_parameters = (None if dtype is None else grad.to(dtype) for grad, dtype in zip(grads, ctx.parameter_types))
         return (dx, *of_parameters, None)

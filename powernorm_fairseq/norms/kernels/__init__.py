@@ -13,10 +13,21 @@ from torch import Tensor
 
 from powernorm_fairseq.norms.kernels import cpp
 from powernorm_fairseq.norms.kernels.eager import EagerRows
-from powernorm_fairseq.norms.kernels.rows import Moments, Rows
+from powernorm_fairseq.norms.kernels.rows import Moments, Rows, statistics_type
 from powernorm_fairseq.norms.settings import check_choice
 
-__all__ = ["KERNELS", "VARIABLE", "Moments", "Rows", "available", "choose_kernel", "describe", "rows_type"]
+__all__ = [
+    "KERNELS",
+    "VARIABLE",
+    "Moments",
+    "Rows",
+    "available",
+    "choose_kernel",
+    "describe",
+    "rows_type",
+    "statistics_type",
+    "unusable",
+]
 
 KERNELS = ("auto", "eager", "cpp", "triton")
 VARIABLE = "POWERNORM_KERNEL"

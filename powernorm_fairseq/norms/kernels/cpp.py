@@ -1,4 +1,4 @@
-"""The passes as fused C++ operators for CPUs (``rows.cpp``), which the build of the package compiles if it can."""
+"""The passes as fused C++ operators for CPUs (``passes.cpp``), which the build of the package compiles if it can."""
 
 from pathlib import Path
 from typing import Optional, Tuple
@@ -24,7 +24,12 @@ def load_library() -> Optional[str]:
 
 
 UNUSABLE = load_library()
-_ops = torch.ops.powernorm
+ops = torch.ops.powernorm
+
+
+def empty(*shape: int) -> Tensor:
+    """Room for columns."""
+    return torch.empty(shape, dtype=torch.float32)
 
 
 class CppRows(Rows):
@@ -33,13 +38,10 @@ class CppRows(Rows):
     def __init__(
         self, x: Tensor, padding: Optional[Tensor], groups: int, eps: float, scales: Optional[Tensor] = None
     ) -> None:
-        super().__init__(x.contiguous(), padding, groups, eps, scales)
+        super().__init__(x.contiguous(), None if padding is None else padding.contiguous(), groups, eps, scales)
         self._scales_known = scales is not None
         if groups > 0 and scales is None:
-            self.scales = torch.empty(x.shape[0], groups, dtype=torch.float32)
-
-    def _columns(self) -> Tensor:
-        return torch.empty(self.x.shape[1], dtype=torch.float32)
+            self.scales = empty(x.shape[0], groups)
 
     def _call(self) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor], bool, float]:
         """The first arguments of the operators of a forward; the scales are known from then on."""
@@ -48,69 +50,44 @@ class CppRows(Rows):
 
     def square_sums(self) -> Tensor:
         """Sum of ``s * s``."""
-        sums = self._columns()
-        _ops.square_sums(*self._call(), sums)
+        sums = empty(self.x.shape[1])
+        ops.square_sums(*self._call(), sums)
         return sums
 
     def moments(self) -> Moments:
         """Mean of ``s`` and sum of the squared deviations."""
-        moments = Moments(self._columns(), self._columns())
-        _ops.moments(*self._call(), *moments)
+        moments = Moments(empty(self.x.shape[1]), empty(self.x.shape[1]))
+        ops.moments(*self._call(), *moments)
         return moments
 
     def affine(self, scale: Tensor, shift: Tensor) -> Tensor:
         """``s * scale + shift``."""
         y = torch.empty_like(self.x)
-        _ops.affine(*self._call(), scale, shift, y, None)
+        ops.affine(*self._call(), scale, shift.contiguous(), y, None)
         return y
 
     def affine_and_square_sums(self, scale: Tensor, shift: Tensor) -> Tuple[Tensor, Tensor]:
         """Both at once."""
-        y, sums = torch.empty_like(self.x), self._columns()
-        _ops.affine(*self._call(), scale, shift, y, sums)
+        y, sums = torch.empty_like(self.x), empty(self.x.shape[1])
+        ops.affine(*self._call(), scale, shift.contiguous(), y, sums)
         return y, sums
 
-    def backward_sums(self, dy: Tensor, centre: Tensor) -> Tuple[Tensor, Tensor]:
+    def backward_sums(self, dy: Tensor, centre: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """Sums of ``dy * (s - centre)`` and of ``dy``."""
-        sums = torch.empty(2, self.x.shape[1], dtype=torch.float32)
-        _ops.backward_sums(dy.contiguous(), self.x, self.padding, self.scales, self.eps, centre, sums)
+        sums = empty(2, self.x.shape[1])
+        ops.backward_sums(dy.contiguous(), self.x, self.padding, self.scales, self.eps, centre, sums)
         return sums[0], sums[1]
 
-    def backward(self, dy: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    def backward(self, dy: Tensor, a: Tensor, b: Tensor, c: Optional[Tensor]) -> Tensor:
         """dL/dx."""
         dx = torch.empty_like(self.x)
-        _ops.backward(dy.contiguous(), self.x, self.padding, self.scales, self.eps, a, b, c, dx, None)
+        ops.backward(dy.contiguous(), self.x, self.padding, self.scales, self.eps, a, b, c, dx, None)
         return dx
 
-    def backward_and_sums(self, dy: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def backward_and_sums(
+        self, dy: Tensor, a: Tensor, b: Tensor, c: Optional[Tensor]
+    ) -> Tuple[Tensor, Tensor, Tensor]:
         """dL/dx, and the sums of ``dy * s`` and of ``dy``."""
-        dx, sums = torch.empty_like(self.x), torch.empty(2, self.x.shape[1], dtype=torch.float32)
-        _ops.backward(dy.contiguous(), self.x, self.padding, self.scales, self.eps, a, b, c, dx, sums)
+        dx, sums = torch.empty_like(self.x), empty(2, self.x.shape[1])
+        ops.backward(dy.contiguous(), self.x, self.padding, self.scales, self.eps, a, b, c, dx, sums)
         return dx, sums[0], sums[1]
-
-    def power_norm_forward(
-        self, gamma: Tensor, beta: Tensor, alpha: float, warmup: int, psi2: Tensor, num_updates: Tensor
-    ) -> Tuple[Tensor, Tensor, Tensor]:
-        """Algorithm 2: the output, and ``columns`` and ``scalars`` as ``rows.cpp`` describes them."""
-        y, columns = torch.empty_like(self.x), torch.empty(3, self.x.shape[1], dtype=torch.float32)
-        scalars = torch.empty(2, dtype=torch.float32)
-        settings = (gamma, beta, alpha, warmup, psi2, num_updates)
-        _ops.power_norm_forward(self.x, self.padding, self.scales, self.eps, *settings, y, columns, scalars)
-        return y, columns, scalars
-
-    def power_norm_backward(
-        self,
-        dy: Tensor,
-        gamma: Tensor,
-        alpha: float,
-        loss_scale: float,
-        columns: Tensor,
-        scalars: Tensor,
-        nu: Tensor,
-        moves: bool,
-    ) -> Tuple[Tensor, Tensor, Tensor]:
-        """Algorithm 2: gradients of input, gamma and beta; moves ``nu``."""
-        dx, grads = torch.empty_like(self.x), torch.empty(2, self.x.shape[1], dtype=torch.float32)
-        rows = (dy.contiguous(), self.x, self.padding, self.scales, self.eps)
-        _ops.power_norm_backward(*rows, gamma, alpha, loss_scale, columns, scalars, nu, moves, dx, grads)
-        return dx, grads[0], grads[1]

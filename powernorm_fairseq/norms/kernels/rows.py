@@ -13,6 +13,11 @@ class Moments(NamedTuple):
     squares: Tensor
 
 
+def statistics_type(x: Tensor) -> torch.dtype:
+    """The type of statistics of ``x``: float32 or wider."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 class Rows:
     r"""The positions of a batch as N rows of C columns; each implementation ("kernel") is a subclass.
 
@@ -32,15 +37,11 @@ class Rows:
         self, x: Tensor, padding: Optional[Tensor], groups: int, eps: float, scales: Optional[Tensor] = None
     ) -> None:
         self.x = x
+        self.dtype = statistics_type(x)
         self.padding = padding
         self.groups = groups
         self.eps = eps
         self.scales = scales
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of statistics."""
-        return torch.float64 if self.x.dtype == torch.float64 else torch.float32
 
     def saved(self) -> List[Optional[Tensor]]:
         """What a backward needs to make these rows again."""
@@ -72,14 +73,16 @@ class Rows:
         """Both at once."""
         raise NotImplementedError
 
-    def backward_sums(self, dy: Tensor, centre: Tensor) -> Tuple[Tensor, Tensor]:
-        """Sums of ``dy * (s - centre)`` and of ``dy``."""
+    def backward_sums(self, dy: Tensor, centre: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+        """Sums of ``dy * (s - centre)`` and of ``dy``; no centre is a centre of zero."""
         raise NotImplementedError
 
-    def backward(self, dy: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        r"""dL/dx where :math:`\partial L / \partial s = a \, dy + b \, s + c`."""
+    def backward(self, dy: Tensor, a: Tensor, b: Tensor, c: Optional[Tensor]) -> Tensor:
+        r"""dL/dx where :math:`\partial L / \partial s = a \, dy + b \, s + c`; no c is a c of zero."""
         raise NotImplementedError
 
-    def backward_and_sums(self, dy: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def backward_and_sums(
+        self, dy: Tensor, a: Tensor, b: Tensor, c: Optional[Tensor]
+    ) -> Tuple[Tensor, Tensor, Tensor]:
         """The same, with the sums of ``dy * s`` and of ``dy``."""
         raise NotImplementedError

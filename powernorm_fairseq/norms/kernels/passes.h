@@ -1,0 +1,40 @@
+// The passes over rows of tokens that kernels/rows.py describes, each fused into one sweep, for CPUs.
+//
+// x, dy, y and dx are N x C, float32 or bfloat16; all else is float32. `s` is a row after layer-scale: each of its slices
+// times its factor in `scales` (N x groups: 1 / the quadratic mean of the slice, written by the first pass and read by
+// the others), or the row as it is if there are no `scales`. Rows at padding are not read; what is written there is zero.
+// Column sums are taken over blocks of rows whose size depends on N alone, and the blocks are added up in their order:
+// no result depends on the number of threads.
+#pragma once
+
+#include <cstdint>
+
+// What the passes of a call have in common.
+struct Rows {
+  int64_t rows, columns, groups;
+  bool half;  // x and the like are bfloat16
+  const void* x;
+  const bool* padding;
+  float* scales;
+  bool scales_known;
+  float eps;
+
+  bool real(int64_t row) const { return padding == nullptr || !padding[row]; }
+  int64_t count() const;  // of real tokens
+};
+
+// sums = sum of s^2
+void square_sums(const Rows& rows, float* sums);
+
+// Mean of s, and sum of the squared deviations from it.
+void moments(const Rows& rows, float* mean, float* squares);
+
+// y = s * scale + shift; sums = sum of s^2 unless it is null.
+void affine(const Rows& rows, const float* scale, const float* shift, void* y, float* sums);
+
+// sums = sum of dy * (s - centre), and behind it sum of dy; the centre may be null, for zero.
+void backward_sums(const Rows& rows, const void* dy, const float* centre, float* sums);
+
+// dL/dx where dL/ds = dy * a + s * b + c, and c may be null, for zero; sums as in backward_sums without a centre, unless
+// it is null.
+void backward(const Rows& rows, const void* dy, const float* a, const float* b, const float* c, void* dx, float* sums);
