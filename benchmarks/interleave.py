@@ -1,5 +1,6 @@
 """What the benchmarks share: a fixed allocator, measurements turn by turn, ratios, the machine, Markdown and JSON."""
 
+import argparse
 import json
 import os
 import platform
@@ -137,6 +138,63 @@ def goals_table(goals: Sequence[Dict[str, Any]]) -> str:
         met = {None: "not measured", True: "yes", False: "no"}[entry["met"]]
         rows.append([f"{entry['goal']}: <= {entry['limit']:g}", ", ".join(shown) or "-", met])
     return table(["goal", "measured", "met"], rows, text_columns=3)
+
+
+def choices(allowed: Sequence[str], what: str) -> Callable[[str], List[str]]:
+    """The type of an argument that lists some of ``allowed``, with commas between."""
+
+    def parse(text: str) -> List[str]:
+        for name in text.split(","):
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"{name!r} is no {what}; choose from {', '.join(allowed)}")
+        return text.split(",")
+
+    return parse
+
+
+def numbers(text: str) -> List[int]:
+    """The type of an argument that lists numbers greater than zero, with commas between."""
+    if not all(part.isdigit() and int(part) for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r}: give numbers greater than 0 with commas between")
+    return [int(part) for part in text.split(",")]
+
+
+def number(text: str) -> int:
+    """The type of an argument that is a number greater than zero."""
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number greater than 0")
+    return int(text)
+
+
+def make_parser(description: str, rounds: int, warmup: int) -> argparse.ArgumentParser:
+    """The arguments that all benchmarks have.
+
+    Args:
+        description: for ``--help``.
+        rounds: how many count, unless the user says otherwise.
+        warmup: rounds before them.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=number, help=f"rounds that count (default: {rounds}; 3 with --quick)")
+    parser.add_argument("--quick", action="store_true", help="a small problem and few rounds, to see that it runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there; a new file")
+    parser.add_argument("--from-json", type=Path, metavar="FILE", help="print the tables of numbers written before")
+    parser.set_defaults(usual_rounds=rounds, usual_warmup=warmup)
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]]) -> argparse.Namespace:
+    """The arguments, with the rounds filled in, and files that cannot be meant refused before anything is measured."""
+    args = parser.parse_args(argv)
+    if args.json and args.json.exists():
+        parser.error(f"--json: {args.json} exists; remove it or name another file")
+    if args.json and not args.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {args.json.parent}")
+    if args.from_json and not args.from_json.is_file():
+        parser.error(f"--from-json: there is no file {args.from_json}")
+    args.rounds = args.rounds or (3 if args.quick else args.usual_rounds)
+    args.warmup_rounds = 1 if args.quick else args.usual_warmup
+    return args
 
 
 def write_json(path: Path, facts: Dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ LAYER_SCALES = {
     "pnv": ("none", "head"),
     "pn": ("head",),
 }
+DTYPES = ("float32", "bfloat16")
 PARTS = ("forward", "backward", "training", "inference")
 SHAPES, QUICK_SHAPES = "4096x512/4,4096x1024/16,3500x128/4", "60x16/4"
 
@@ -61,6 +62,11 @@ class Shape(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.positions}x{self.width}/{self.groups}"
+
+
+def parse_shapes(text: str) -> List[Shape]:
+    """Shapes with commas between."""
+    return [Shape.parse(part) for part in text.split(",")]
 
 
 class Candidate(NamedTuple):
@@ -284,53 +290,24 @@ def _table(rows: List[Dict[str, Any]], threads: Sequence[int]) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-
-    def listed(kind: Callable[[str], Any]) -> Callable[[str], List[Any]]:
-        return lambda text: [kind(part) for part in text.split(",")]
-
-    def norm(name: str) -> str:
-        if name not in norm_names():
-            raise argparse.ArgumentTypeError(f"{name!r} is no norm; choose from {', '.join(norm_names())}")
-        return name
-
-    def dtype(name: str) -> str:
-        if name not in ("float32", "bfloat16", "float16", "float64"):
-            raise argparse.ArgumentTypeError(f"{name!r} is no type; choose from float32, bfloat16, float16, float64")
-        return name
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--norms", type=listed(norm), default=norm_names(), metavar="A,B", help="default: all")
-    parser.add_argument(
-        "--shapes", type=listed(Shape.parse), metavar="S,S", help=f"positions x width / heads (default: {SHAPES})"
-    )
-    parser.add_argument(
-        "--dtypes", type=listed(dtype), default=["float32", "bfloat16"], metavar="T,T", help="float32,bfloat16"
-    )
-    parser.add_argument("--threads", type=listed(int), metavar="N,N", help="default: 1 and the number of cores")
-    parser.add_argument("--rounds", type=int, help="rounds that count (default: 40)")
-    parser.add_argument("--warmup-rounds", type=int, help="rounds before them (default: 5)")
+    parser = interleave.make_parser(__doc__, rounds=40, warmup=5)
+    norms, dtypes = interleave.choices(norm_names(), "norm"), interleave.choices(DTYPES, "type")
+    parser.add_argument("--norms", type=norms, default=norm_names(), metavar="A,B", help="default: all")
+    parser.add_argument("--dtypes", type=dtypes, default=list(DTYPES), metavar="T,T", help="default: all")
+    parser.add_argument("--shapes", type=parse_shapes, metavar="S,S", help=f"positions x width / heads ({SHAPES})")
+    parser.add_argument("--threads", type=interleave.numbers, metavar="N,N", help="default: 1 and the number of cores")
     parser.add_argument("--device", default="cpu", help="default: cpu")
-    parser.add_argument("--quick", action="store_true", help="a small shape and few rounds, to see that it runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
-    parser.add_argument("--from-json", type=Path, metavar="FILE", help="print the tables of numbers written before")
     return parser
-
-
-def fill_in(args: argparse.Namespace) -> None:
-    """Defaults that depend on other arguments."""
-    args.shapes = args.shapes or [Shape.parse(text) for text in (QUICK_SHAPES if args.quick else SHAPES).split(",")]
-    args.threads = args.threads or ([1] if args.quick else sorted({1, interleave.cores()}))
-    args.rounds = args.rounds or (3 if args.quick else 40)
-    args.warmup_rounds = args.warmup_rounds if args.warmup_rounds is not None else (1 if args.quick else 5)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Measures and prints."""
-    args = build_parser().parse_args(argv)
+    args = interleave.parse(build_parser(), argv)
     if args.from_json:
         print(markdown(json.loads(args.from_json.read_text())))
         return 0
-    fill_in(args)
+    args.shapes = args.shapes or parse_shapes(QUICK_SHAPES if args.quick else SHAPES)
+    args.threads = args.threads or ([1] if args.quick else sorted({1, interleave.cores()}))
     facts: Dict[str, Any] = {
         "machine": interleave.machine(),
         "kernels": kernels(args.device),

@@ -27,6 +27,12 @@ def trained(toy_data, *flags):
     return run
 
 
+@pytest.fixture(scope="module")
+def pn(toy_data):
+    """A run with PN; not to be changed."""
+    return trained(toy_data)
+
+
 def padded_batch(run):
     """The batch with the largest share of padding."""
     return max(run.batches, key=lambda batch: batch["net_input"]["src_tokens"].eq(1).float().mean().item())
@@ -96,10 +102,9 @@ def test_token_norms_stay(toy_data):
     assert_same_model(run, folded)
 
 
-def test_padding_is_finite_and_reaches_nobody(toy_data):
+def test_padding_is_finite_and_reaches_nobody(pn):
     """Other tokens at padding, and more of it, change nothing at the real tokens."""
-    run = trained(toy_data)
-    encoder = fold(run.model).encoder
+    encoder = fold(pn.model).encoder
     tokens = torch.tensor([[7, 8, 9, 2], [1, 1, 5, 2]])
     more = torch.cat([torch.ones(2, 3, dtype=torch.long), tokens], 1)
     short, long = (encoder(batch)["encoder_out"][0].transpose(0, 1) for batch in (tokens, more))
@@ -113,7 +118,7 @@ def test_padding_is_finite_and_reaches_nobody(toy_data):
 @pytest.fixture(scope="module")
 def checkpoint(toy_data, tmp_path_factory):
     """A checkpoint whose norms are far from where they start."""
-    run = trained(toy_data)
+    run = trained(toy_data, "--encoder-norm", "bn")
     run.model.float()
     path = tmp_path_factory.mktemp("fold") / "checkpoint.pt"
     run.trainer.consolidate_optimizer()
@@ -148,17 +153,16 @@ def test_fairseq_generate_folds_on_request(toy_data, checkpoint, monkeypatch, ca
         assert ours[number][1] == words and ours[number][0] == pytest.approx(score, abs=1e-4)
 
 
-def test_in_place(toy_data):
-    run = trained(toy_data)
-    expected = logits_at_tokens(run.model, padded_batch(run))
-    assert fold(run.model, inplace=True) is run.model
-    torch.testing.assert_close(logits_at_tokens(run.model, padded_batch(run)), expected, rtol=1e-10, atol=1e-10)
-    again = fold(run.model)
-    assert torch.equal(logits_at_tokens(again, padded_batch(run)), logits_at_tokens(run.model, padded_batch(run)))
+def test_in_place_and_twice(pn):
+    batch, model = padded_batch(pn), copy.deepcopy(pn.model)
+    assert fold(model, inplace=True) is model
+    output = logits_at_tokens(model, batch)
+    torch.testing.assert_close(output, logits_at_tokens(pn.model, batch), rtol=1e-10, atol=1e-10)
+    assert torch.equal(logits_at_tokens(fold(model), batch), output)
 
 
-def test_a_folded_model_cannot_be_trained(toy_data):
-    folded = fold(trained(toy_data).model)
+def test_a_folded_model_cannot_be_trained(pn):
+    folded = fold(pn.model)
     assert not folded.training
     with pytest.raises(RuntimeError, match="folded norms cannot be trained"):
         folded.train()
