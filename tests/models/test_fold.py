@@ -10,6 +10,7 @@ from torch import nn
 
 from powernorm_fairseq.models.fold import fold
 from powernorm_fairseq.norms import BatchStatisticsNorm, FoldedNorm
+from powernorm_fairseq.safe_load import load_checkpoint
 from tests.models.training import USER_DIR, Run
 
 FOLDABLE = ["bn", "brn", "mabn", "pnv", "pn"]
@@ -144,10 +145,17 @@ def generate(toy_data, checkpoint, monkeypatch, capsys, *flags):
     return {number: (float(score), words) for number, score, words in lines}, models[0]
 
 
-def test_fairseq_generate_folds_on_request(toy_data, checkpoint, monkeypatch, capsys):
+@pytest.mark.parametrize("older", [False, True])
+def test_fairseq_generate_folds_on_request(toy_data, checkpoint, monkeypatch, capsys, older):
+    if older:  # written before the setting was there
+        state = load_checkpoint(str(checkpoint))
+        del state["cfg"]["model"]["fold_norms"]
+        checkpoint = checkpoint.with_name("older.pt")
+        torch.save(state, str(checkpoint))
     expected, model = generate(toy_data, checkpoint, monkeypatch, capsys)
     assert len(expected) == 30 and not folded_names(model)
-    ours, model = generate(toy_data, checkpoint, monkeypatch, capsys, "--model-overrides", "{'fold_norms': True}")
+    override = ["--model-overrides", "{'model': {'fold_norms': True}}"]
+    ours, model = generate(toy_data, checkpoint, monkeypatch, capsys, *override)
     assert len(folded_names(model)) == 5
     for number, (score, words) in expected.items():
         assert ours[number][1] == words and ours[number][0] == pytest.approx(score, abs=1e-4)
