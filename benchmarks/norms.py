@@ -173,13 +173,26 @@ def saved_bytes(candidate: Candidate) -> int:
         if node is None or node in seen:
             continue
         seen.add(node)
-        for value in getattr(node, "__dict__", {}).values():
-            if isinstance(value, Tensor):
-                keep(value)
+        for tensor in _tensors(getattr(node, "__dict__", {}), set()):
+            keep(tensor)
         nodes += [following for following, _ in node.next_functions]
     for own in (*candidate.module.parameters(), *candidate.module.buffers()):
         kept.pop(own.data_ptr(), None)
     return sum(kept.values())
+
+
+def _tensors(value: Any, seen: Set[int]) -> List[Tensor]:
+    """The tensors in a value, in its parts and in the attributes of plain objects; modules hold what they hold anyway."""
+    if id(value) in seen or isinstance(value, (nn.Module, type)):
+        return []
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        parts = list(value)
+    else:
+        parts = list((value if isinstance(value, dict) else getattr(value, "__dict__", {})).values())
+    return [tensor for part in parts for tensor in _tensors(part, seen)]
 
 
 def measure(shape: Shape, dtype: str, threads: int, args: argparse.Namespace) -> List[Dict[str, Any]]:
