@@ -182,7 +182,7 @@ def saved_bytes(candidate: Candidate) -> int:
 
 
 def _tensors(value: Any, seen: Set[int]) -> List[Tensor]:
-    """The tensors in a value, in its parts and in the attributes of plain objects; modules hold what they hold anyway."""
+    """The tensors in a value, in its parts and in the attributes of plain objects; a module keeps its own anyway."""
     if id(value) in seen or isinstance(value, (nn.Module, type)):
         return []
     seen.add(id(value))
