@@ -93,13 +93,20 @@ class PowerNormTransformerConfig(_FlatTransformerConfig):
     sync_norm: bool = field(
         default=False, metadata={"help": "bn, brn, mabn, pnv, pn: take statistics over the batches of all processes"}
     )
+    fold_norms: bool = field(
+        default=False,
+        metadata={
+            "help": "bn, brn, mabn, pnv, pn: fairseq-generate puts the norms into the linear layers behind them; "
+            "training is not concerned"
+        },
+    )
 
 
 def nested_config(cfg: Any) -> TransformerConfig:
     """fairseq's own configuration object from a flat one, which may come from argparse, hydra or a checkpoint.
 
     The norms' settings ride along: ``cfg.encoder.norm`` and ``cfg.decoder.norm`` are names, ``cfg.norm_options`` holds
-    what :func:`powernorm_fairseq.norms.build_norm` takes.
+    what :func:`powernorm_fairseq.norms.build_norm` takes; so does ``cfg.fold_norms``.
     """
     given = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if OmegaConf.is_config(cfg) else vars(cfg)
     flat = Namespace(**{setting.name: given.get(setting.name, setting.default) for setting in _settings()})
@@ -110,6 +117,7 @@ def nested_config(cfg: Any) -> TransformerConfig:
         _set_normalize_before(flat, side)
     nested = TransformerConfig.from_namespace(flat)
     nested.norm_options = _norm_options(flat, _schedule_warmup(cfg))
+    nested.fold_norms = flat.fold_norms
     return nested
 
 

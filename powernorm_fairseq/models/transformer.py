@@ -15,6 +15,7 @@ from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, Trans
 from torch import Tensor, nn
 
 from powernorm_fairseq.models.config import USUAL_LAYER_SCALE, PowerNormTransformerConfig, nested_config
+from powernorm_fairseq.models.fold import fold
 from powernorm_fairseq.models.padding import PaddingMask
 from powernorm_fairseq.models.steps import announce_steps
 from powernorm_fairseq.norms import build_norm, centralise_weight
@@ -203,3 +204,9 @@ class PowerNormTransformer(TransformerModelBase):
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Any, embed_tokens: nn.Module) -> nn.Module:
         """The decoder."""
         return NormDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """See fairseq, which calls it before generating; folds the norms if ``--fold-norms`` says so."""
+        super().make_generation_fast_(**kwargs)
+        if self.cfg.fold_norms:
+            fold(self, inplace=True)

@@ -5,6 +5,7 @@ from powernorm_fairseq.norms.batch_norm import BatchNorm
 from powernorm_fairseq.norms.batch_renorm import BatchRenorm
 from powernorm_fairseq.norms.centralise import centralise_weight
 from powernorm_fairseq.norms.factory import NORMS, build_norm, norm_names, norm_options
+from powernorm_fairseq.norms.fold import FoldedNorm, fold_norm
 from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
 from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
 from powernorm_fairseq.norms.step import training_step
@@ -15,6 +16,7 @@ __all__ = [
     "BatchNorm",
     "BatchRenorm",
     "BatchStatisticsNorm",
+    "FoldedNorm",
     "GroupNorm",
     "LayerNorm",
     "MovingAverageBatchNorm",
@@ -24,6 +26,7 @@ __all__ = [
     "RMSNorm",
     "build_norm",
     "centralise_weight",
+    "fold_norm",
     "norm_names",
     "norm_options",
     "training_step",
