@@ -146,6 +146,26 @@ class _PowerStep(Step):
         return torch.where(t <= warmup, average, alpha * psi2 + (1 - alpha) * batch_psi2)
 
 
+class _OnePassPowerStep(_PowerStep):
+    """The same, reading the rows once in a forward after the warm-up; of one process, and in the paper's recipe.
+
+    The host does not know when the warm-up ends: that number lives on the device. It asks for psi_B first in any case.
+    """
+
+    def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
+        """Algorithm 2, forward."""
+        norm, old_psi2 = self.norm, self.old["running_psi2"]
+        t = self.old["num_updates"] + 1
+        warm = t <= norm.warmup_updates
+        self.count = self.backward_count = rows.count()
+        psi2 = torch.where(warm, mean(rows.square_sums(needed=warm), self.count), old_psi2)
+        self.psi = self.backward_psi = torch.sqrt(psi2 + norm.eps)
+        y, self.backward_squares = rows.affine_and_square_sums(gamma / self.psi, beta)  # normalise, scale and shift
+        batch_psi2 = mean(self.backward_squares, self.count)  # mini-batch statistics
+        self.new = {"running_psi2": self._next_psi2(old_psi2, batch_psi2, t)}  # update global statistics
+        return y
+
+
 class _FusedPowerStep(_PowerStep):
     """The same by two operators, one for each direction; of one process, and in the paper's recipe."""
 
@@ -246,8 +266,12 @@ class PowerNorm(PowerNormV):
     def _step(
         self, x: Tensor, padding: Optional[Tensor], old: Dict[str, Tensor], pool: Pool, counts: bool
     ) -> Step:
-        fused = not pool.spans_processes and self.recipe == "paper" and self.nu.dtype == torch.float32
-        kind = _FusedPowerStep if fused and issubclass(rows_type(self.kernel, x), CppRows) else _PowerStep
+        kind, rows = _PowerStep, rows_type(self.kernel, x)
+        if not pool.spans_processes and self.recipe == "paper":
+            if rows.skips_unneeded:
+                kind = _OnePassPowerStep
+            elif issubclass(rows, CppRows) and self.nu.dtype == torch.float32:
+                kind = _FusedPowerStep
         return kind(self, old, padding, pool, counts)
 
     def _from_release(self, name: str, value: Tensor) -> Tensor:

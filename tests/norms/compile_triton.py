@@ -7,9 +7,9 @@ from triton.compiler import ASTSource
 from powernorm_fairseq.norms.kernels import triton_rows
 
 SIZES = {"rows": "i32", "block_rows": "i32", "columns": "i32", "groups": "i32", "width": "i32", "eps": "fp32"}
-TYPES = {"x": "*bf16", "dy": "*bf16", "y": "*bf16", "dx": "*bf16", "padding": "*u8", **SIZES}
+TYPES = {"x": "*bf16", "dy": "*bf16", "y": "*bf16", "dx": "*bf16", "padding": "*u8", "needed": "*u8", **SIZES}
 VARIANTS = [
-    (triton_rows.forward_kernel, 80, {"SCALES_KNOWN": False}),
+    (triton_rows.forward_kernel, 80, {"SCALES_KNOWN": False, "needed": None}),
     (triton_rows.forward_kernel, 90, {"SCALES_KNOWN": True, "scale": None, "shift": None, "y": None, "scales": None}),
     (triton_rows.moments_kernel, 80, {"SCALES_KNOWN": False, "padding": None}),
     (triton_rows.backward_kernel, 80, {"SCALES_KNOWN": True, "centre": None}),

@@ -112,6 +112,34 @@ def test_what_is_not_contiguous_is_read_in_its_order(triton_rows):
 
 
 @needs_triton
+@pytest.mark.parametrize("groups", [0, 2])
+def test_squares_that_are_not_needed_are_not_computed(triton_rows, groups):
+    x = torch.randn(9, 4, device=DEVICE)
+    expected = EagerRows(x, None, groups, 1e-5).affine_and_square_sums(x[0], x[1])
+    for needed in (torch.tensor(False, device=DEVICE), torch.tensor(True, device=DEVICE)):
+        rows = triton_rows.TritonRows(x, None, groups, 1e-5)
+        sums = rows.square_sums(needed=needed)
+        assert_close(sums, expected[1] * needed)
+        for actual, plain in zip(rows.affine_and_square_sums(x[0], x[1]), expected):
+            assert_close(actual, plain)
+
+
+@needs_triton
+def test_power_norm_needs_the_squares_first_in_the_warm_up_alone(triton_rows, monkeypatch):
+    needs, square_sums = [], triton_rows.TritonRows.square_sums
+
+    def record(rows, needed):
+        needs.append(needed.item())
+        return square_sums(rows, needed)
+
+    monkeypatch.setattr(triton_rows.TritonRows, "square_sums", record)
+    norm = build_norm("pn", 4, kernel="triton", warmup_updates=2).to(DEVICE)
+    for _ in range(4):
+        norm(torch.randn(3, 4, device=DEVICE))
+    assert needs == [True, True, False, False]
+
+
+@needs_triton
 def test_moments_do_not_cancel(triton_rows):
     torch.manual_seed(0)
     x = (torch.randn(90, 3) + torch.tensor([0.0, 1e3, -1e4])).to(DEVICE)

@@ -65,11 +65,16 @@ def _scale(x, row, end, real, scales, groups, width, eps, SCALES_KNOWN: tl.const
 
 @triton.jit(do_not_specialize=["rows", "block_rows"])
 def forward_kernel(
-    x, scale, shift, y, sums, padding, scales, rows, block_rows, columns, groups, width, eps,
+    x, scale, shift, needed, y, sums, padding, scales, rows, block_rows, columns, groups, width, eps,
     SCALES_KNOWN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):
-    """``y = s * scale + shift`` and, by block, ``sums = sum of s * s``; each unless it is None."""
+    """``y = s * scale + shift`` and, by block, ``sums = sum of s * s``; each unless it is None.
+
+    A ``needed`` that holds zero leaves all rows out.
+    """
     begin, end = _block(rows, block_rows)
+    if needed is not None:
+        end = tl.where(tl.load(needed) != 0, end, begin)
     column, inside = _slice(columns, width, TILE_COLUMNS)
     if y is not None:
         factor = tl.load(scale + column, mask=inside, other=0.0)[None, :]
@@ -184,6 +189,8 @@ def backward_kernel(
 class TritonRows(Rows):
     """Passes in Triton; see :class:`~powernorm_fairseq.norms.kernels.rows.Rows`."""
 
+    skips_unneeded = True
+
     def __init__(
         self, x: Tensor, padding: Optional[Tensor], groups: int, eps: float, scales: Optional[Tensor] = None
     ) -> None:
@@ -227,10 +234,11 @@ class TritonRows(Rows):
             )
         self._scales_known = True
 
-    def square_sums(self) -> Tensor:
-        """Sum of ``s * s``."""
-        sums = self._new(self.blocks, self.x.shape[1])
-        self._launch(forward_kernel, [None, None], [None, sums])
+    def square_sums(self, needed: Optional[Tensor] = None) -> Tensor:
+        """Sum of ``s * s``; zero, and the rows are not read, where ``needed`` is false."""
+        sums, scales_known = self._new(self.blocks, self.x.shape[1]), self._scales_known
+        self._launch(forward_kernel, [None, None, None if needed is None else needed.view(torch.uint8)], [None, sums])
+        self._scales_known = scales_known or needed is None
         return sums.sum(0)
 
     def moments(self) -> Moments:
@@ -247,13 +255,13 @@ class TritonRows(Rows):
     def affine(self, scale: Tensor, shift: Tensor) -> Tensor:
         """``s * scale + shift``."""
         y = torch.empty_like(self.x)
-        self._launch(forward_kernel, [scale, shift], [y, None])
+        self._launch(forward_kernel, [scale, shift, None], [y, None])
         return y
 
     def affine_and_square_sums(self, scale: Tensor, shift: Tensor) -> Tuple[Tensor, Tensor]:
         """Both at once."""
         y, sums = torch.empty_like(self.x), self._new(self.blocks, self.x.shape[1])
-        self._launch(forward_kernel, [scale, shift], [y, sums])
+        self._launch(forward_kernel, [scale, shift, None], [y, sums])
         return y, sums.sum(0)
 
     def backward_sums(self, dy: Tensor, centre: Tensor) -> Tuple[Tensor, Tensor]:
