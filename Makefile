@@ -11,7 +11,7 @@ unexport PYTHONPATH
 in_venv = PATH="$(CURDIR)/$(1)/bin:$$PATH"
 pytest = OMP_NUM_THREADS=1 $(call in_venv,$(1)) python -m pytest -n 2
 
-.PHONY: help setup demo test test-slow lint setup-classic test-classic slurm-deps clean
+.PHONY: help setup demo test test-slow test-triton lint setup-classic test-classic slurm-deps clean
 
 help:  ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,10 @@ test: lint  ## lint, then run the tests
 
 test-slow: setup  ## run the tests that take minutes
 	@$(call pytest,.venv) -m slow $(PYTEST_ARGS)
+
+test-triton: setup  ## add triton to .venv and test the GPU kernels in its interpreter; no GPU is needed
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.9.0
+	@TRITON_INTERPRET=1 $(call pytest,.venv) tests/norms/test_kernels_triton.py $(PYTEST_ARGS)
 
 lint: setup  ## check the Python code with ruff and the shell scripts with shellcheck
 	@.venv/bin/ruff check .

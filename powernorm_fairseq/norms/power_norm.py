@@ -8,7 +8,7 @@ from torch import Tensor
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
 from powernorm_fairseq.norms.batch_norm import BatchStep
 from powernorm_fairseq.norms.fused import FusedBatchStep, FusedPowerStep, serves
-from powernorm_fairseq.norms.kernels import Rows
+from powernorm_fairseq.norms.kernels import Rows, rows_type
 from powernorm_fairseq.norms.settings import RECIPES, check_at_least, check_choice, check_fraction
 from powernorm_fairseq.norms.step import loss_scale
 from powernorm_fairseq.norms.sync import Pool
@@ -140,6 +140,26 @@ class _PowerStep(Step):
         return torch.where(t <= warmup, average, alpha * psi2 + (1 - alpha) * batch_psi2)
 
 
+class _OnePassPowerStep(_PowerStep):
+    """The same, reading the rows once in a forward after the warm-up; of one process, and in the paper's recipe.
+
+    The host does not know when the warm-up ends: that number lives on the device. It asks for psi_B first in any case.
+    """
+
+    def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
+        """Algorithm 2, forward."""
+        norm, old_psi2 = self.norm, self.old["running_psi2"]
+        t = self.old["num_updates"] + 1
+        warm = t <= norm.warmup_updates
+        self.count = self.backward_count = rows.count()
+        psi2 = torch.where(warm, mean(rows.square_sums(needed=warm), self.count), old_psi2)
+        self.psi = self.backward_psi = torch.sqrt(psi2 + norm.eps)
+        y, self.backward_squares = rows.affine_and_square_sums(gamma / self.psi, beta)  # normalise, scale and shift
+        batch_psi2 = mean(self.backward_squares, self.count)  # mini-batch statistics
+        self.new = {"running_psi2": self._next_psi2(old_psi2, batch_psi2, t)}  # update global statistics
+        return y
+
+
 class PowerNorm(PowerNormV):
     r"""Unit quadratic mean for each feature by running statistics: PN, Algorithm 2.
 
@@ -215,7 +235,11 @@ class PowerNorm(PowerNormV):
 
     @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
-        return FusedPowerStep if self.recipe == "paper" and serves(self, x, pool) else _PowerStep
+        if pool.spans_processes or self.recipe == "release":
+            return _PowerStep
+        if serves(self, x, pool):
+            return FusedPowerStep
+        return _OnePassPowerStep if rows_type(self.kernel, x).skips_unneeded else _PowerStep
 
     def _from_release(self, name: str, value: Tensor) -> Tensor:
         return value * (1 - self.alpha_bwd) if name == "ema_gz" else value

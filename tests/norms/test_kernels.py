@@ -73,12 +73,25 @@ def sums_atol(result, count):
 
 
 @needs_cpp
-def test_moments_do_not_cancel():
-    x, _, padding = random_rows((3000, 8), offset=1000.0)
+@pytest.mark.parametrize("rows", [90, 3000])
+def test_moments_do_not_cancel(rows):
+    x, _, padding = random_rows((rows, 8), offset=-10000.0)
     mean, squares = cpp.CppRows(x, padding, 0, 1e-5).moments()
     expected_mean, expected_squares = EagerRows(x.double(), padding, 0, 1e-5).moments()
     torch.testing.assert_close(mean.double(), expected_mean, rtol=1e-6, atol=0)
-    torch.testing.assert_close(squares.double(), expected_squares, rtol=1e-4, atol=0)
+    torch.testing.assert_close(squares.double(), expected_squares, rtol=1e-5, atol=0)
+
+
+@needs_cpp
+def test_parameters_and_masks_of_any_stride():
+    x, dy, _ = random_rows((6, 4), mask="none")
+    for mask in (torch.zeros(1, dtype=torch.bool).expand(6), torch.eye(12, dtype=torch.bool)[3, ::2]):
+        results = []
+        for kernel in ("eager", "cpp"):
+            norm = build_norm("pn", 4, kernel=kernel)
+            norm.weight = torch.nn.Parameter(torch.arange(8.0)[::2])
+            results.append(training_step(norm, x, dy, mask))
+        torch.testing.assert_close(results[0], results[1])
 
 
 def make(name, width=12, dtype=torch.float32, **options):

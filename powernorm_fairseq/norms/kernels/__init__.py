@@ -2,10 +2,13 @@
 
 ``POWERNORM_KERNEL`` chooses for all norms that ``build_norm(..., kernel=...)`` says nothing to: ``auto`` takes the
 fastest that serves the input, ``eager`` is plain torch, ``cpp`` or ``triton`` that one; input that the one chosen does
-not serve, as float64, goes to plain torch. :func:`describe` says what is in use.
+not serve, as float64, goes to plain torch. :func:`describe` says what is in use. Where there is no GPU,
+``TRITON_INTERPRET=1`` lets ``triton`` run on a CPU, slowly, to test it.
 """
 
+import importlib.util
 import os
+from functools import lru_cache
 from typing import List, Optional, Type, Union
 
 import torch
@@ -31,11 +34,38 @@ __all__ = [
 
 KERNELS = ("auto", "eager", "cpp", "triton")
 VARIABLE = "POWERNORM_KERNEL"
+MIN_TRITON = (3, 2)  # that of torch 2.6
 
 
 def unusable(kernel: str) -> Optional[str]:
     """Why ``kernel`` cannot be used here; None if it can."""
+    if kernel == "triton":
+        return triton_unusable()
     return cpp.UNUSABLE if kernel == "cpp" else None
+
+
+@lru_cache(maxsize=None)
+def triton_unusable() -> Optional[str]:
+    """The same for triton, which is not imported unless there is a use for it."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if not torch.cuda.is_available() and not _interprets_triton():
+        return "there is no CUDA device; TRITON_INTERPRET=1 runs it in the interpreter"
+    import triton
+
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < MIN_TRITON:
+        return f"triton {triton.__version__} is too old; {'.'.join(map(str, MIN_TRITON))} or later will do"
+    return None
+
+
+def _interprets_triton() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _triton_serves(device: Union[str, torch.device], kernel: str) -> bool:
+    """Whether input on ``device`` goes to triton; on a CPU only if that is what was asked for."""
+    kind = torch.device(device).type
+    return kind == "cuda" or (kind == "cpu" and kernel == "triton" and _interprets_triton())
 
 
 def choose_kernel(kernel: Optional[str] = None) -> str:
@@ -51,8 +81,10 @@ def choose_kernel(kernel: Optional[str] = None) -> str:
 
 def available(device: Union[str, torch.device] = "cpu") -> List[str]:
     """The implementations that serve float32 input on ``device``, the one that ``auto`` takes first."""
-    fused = {"cpu": "cpp", "cuda": "triton"}.get(torch.device(device).type)
-    return [kernel for kernel in (fused, "eager") if kernel is not None and unusable(kernel) is None]
+    kinds = {"cpu": ["cpp", "eager"], "cuda": ["triton", "eager"]}.get(torch.device(device).type, ["eager"])
+    if "triton" not in kinds and _triton_serves(device, "triton"):
+        kinds = [*kinds, "triton"]
+    return [kernel for kernel in kinds if unusable(kernel) is None]
 
 
 def describe() -> str:
@@ -65,6 +97,11 @@ def describe() -> str:
 
 def rows_type(kernel: str, x: Tensor) -> Type[Rows]:
     """The implementation for the input ``x``: the one place where a name becomes code."""
-    if kernel in ("auto", "cpp") and cpp.UNUSABLE is None and x.device.type == "cpu" and x.dtype in cpp.TYPES:
+    if kernel in ("auto", "cpp") and x.device.type == "cpu" and cpp.UNUSABLE is None and x.dtype in cpp.TYPES:
         return cpp.CppRows
+    if kernel in ("auto", "triton") and _triton_serves(x.device, kernel) and unusable("triton") is None:
+        from powernorm_fairseq.norms.kernels import triton_rows  # not before it is needed: it imports triton
+
+        if x.dtype in triton_rows.TYPES:
+            return triton_rows.TritonRows
     return EagerRows

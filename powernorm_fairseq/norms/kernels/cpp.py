@@ -48,8 +48,8 @@ class CppRows(Rows):
         known, self._scales_known = self._scales_known, True
         return self.x, self.padding, self.scales, known, self.eps
 
-    def square_sums(self) -> Tensor:
-        """Sum of ``s * s``."""
+    def square_sums(self, needed: Optional[Tensor] = None) -> Tensor:
+        """Sum of ``s * s``, needed or not."""
         sums = empty(self.x.shape[1])
         ops.square_sums(*self._call(), sums)
         return sums

@@ -41,8 +41,8 @@ class EagerRows(Rows):
             self._scaled = self._blank((sliced * self.scales.unsqueeze(2)).view(self.x.shape), own=True)
         return self._scaled
 
-    def square_sums(self) -> Tensor:
-        """Sum of ``s * s``."""
+    def square_sums(self, needed: Optional[Tensor] = None) -> Tensor:
+        """Sum of ``s * s``, needed or not."""
         return self._s().square().sum(0)
 
     def moments(self) -> Moments:

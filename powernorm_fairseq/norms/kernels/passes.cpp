@@ -318,14 +318,16 @@ void moments(const Rows& rows, float* mean, float* squares) {
   });
   std::fill(mean, mean + columns, 0.0f);
   std::fill(squares, squares + columns, 0.0f);
+  const float* origin = nullptr;  // of the first block that has any token: means are measured from there
   float all = 0.0f;
   for (int64_t number = 0; number < blocks.count; ++number) {
     if (counts[number] == 0) continue;
     const float count = static_cast<float>(counts[number]);
     const float share = count / (all + count), weight = all * share;
-    const float *origin = partial.data() + number * width, *one = origin + columns, *two = one + columns;
+    const float *start = partial.data() + number * width, *one = start + columns, *two = one + columns;
+    if (origin == nullptr) origin = start;
     for (int64_t i = 0; i < columns; ++i) {  // the block's own moments, then both parts together (Chan et al., 1979)
-      const float own_mean = origin[i] + one[i] / count;
+      const float own_mean = (start[i] - origin[i]) + one[i] / count;
       const float own_squares = std::max(0.0f, two[i] - one[i] * one[i] / count);
       const float distance = own_mean - mean[i];
       squares[i] += own_squares + distance * distance * weight;
@@ -333,6 +335,7 @@ void moments(const Rows& rows, float* mean, float* squares) {
     }
     all += count;
   }
+  for (int64_t i = 0; origin != nullptr && i < columns; ++i) mean[i] += origin[i];
 }
 
 void affine(const Rows& rows, const float* scale, const float* shift, void* y, float* sums) {

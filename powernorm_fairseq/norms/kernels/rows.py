@@ -33,6 +33,8 @@ class Rows:
         scales: N x groups, the factors of the layer-scale, if an earlier pass has computed them.
     """
 
+    skips_unneeded = False  # whether a pass that turns out not to be ``needed`` costs next to nothing
+
     def __init__(
         self, x: Tensor, padding: Optional[Tensor], groups: int, eps: float, scales: Optional[Tensor] = None
     ) -> None:
@@ -57,8 +59,8 @@ class Rows:
             return self.positions()
         return (~self.padding).sum().to(self.dtype)
 
-    def square_sums(self) -> Tensor:
-        """Sum of ``s * s``."""
+    def square_sums(self, needed: Optional[Tensor] = None) -> Tensor:
+        """Sum of ``s * s``; where ``needed``, one truth value, is false it may be zero instead."""
         raise NotImplementedError
 
     def moments(self) -> Moments:
