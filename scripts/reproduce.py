@@ -102,14 +102,13 @@ def run_here(args: argparse.Namespace, rows: Sequence[Row], runs: Sequence[Run])
     """Does what is missing on this machine; returns why runs failed."""
     gpus = 0 if "--cpu" in args.user_flags else train_ranks.count_gpus()
     envs = local.environments(args.jobs or local.default_jobs(args.dataset, gpus), args.dataset, gpus)
-    signals = local.note_signals()
-    may_train = not args.no_training
-    wanted = [(each, wants_scores(args.table, each, [])) for each in runs]
-    failures = local.run_all(wanted, envs, signals, may_train)
-    if args.table.choose and not failures:
-        chosen = [row.row for row in look(args, rows, {}).chosen.values()]
-        wanted = [(each, wants_scores(args.table, each, chosen)) for each in runs]
-        failures = local.run_all(wanted, envs, signals, may_train)
+    with local.noting_signals() as signals:
+        wanted = [(each, wants_scores(args.table, each, [])) for each in runs]
+        failures = local.run_all(wanted, envs, signals, not args.no_training)
+        if args.table.choose and not failures:
+            chosen = [row.row for row in look(args, rows, {}).chosen.values()]
+            wanted = [(each, wants_scores(args.table, each, chosen)) for each in runs]
+            failures = local.run_all(wanted, envs, signals, not args.no_training)
     return failures
 
 

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
+from contextlib import contextmanager
+from typing import IO, Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from scripts import train_checks, train_ranks
 from scripts.tables.catalogue import DATASETS
@@ -161,7 +162,7 @@ def run_all(
     Args:
         runs: each with whether its test set is to be scored.
         envs: one for each run at a time.
-        signals: SIGINT and SIGTERM that came, from :func:`note_signals`.
+        signals: SIGINT and SIGTERM that came, from :func:`noting_signals`.
         train: False leaves out what has no finished training.
 
     Returns:
@@ -230,12 +231,19 @@ def _start(
     return elsewhere
 
 
-def note_signals() -> List[int]:
-    """From now on, SIGINT and SIGTERM do no more than append their number to the list that is returned."""
+@contextmanager
+def noting_signals() -> Iterator[List[int]]:
+    """Inside, SIGINT and SIGTERM do no more than append their number to a list."""
     noted: List[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, frame: noted.append(received))
-    return noted
+    before = {
+        number: signal.signal(number, lambda received, frame: noted.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(workers: Sequence[Worker], signals: List[int], display: Display) -> None:

@@ -9,7 +9,7 @@ from typing import Callable, List, Sequence, Tuple
 COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 DASHES = ("", "6 3", "2 3")
 WIDTH, HEIGHT = 420, 270
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 42
+LEFT, RIGHT, TOP, BOTTOM = 52, 22, 12, 42
 
 
 @dataclass(frozen=True)

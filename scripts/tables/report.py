@@ -25,13 +25,13 @@ def write(result: TableResult, folder: Path, tried_folders: Sequence[Path] = ())
     train.write(folder / f"{result.table.name}.md", to_markdown(title, blocks))
     page = folder / f"{result.table.name}.html"
     train.write(page, to_html(title, blocks))
-    end = next(number for number, block in enumerate(blocks) if isinstance(block, Grid)) + 1
+    end = next(number for number, block in enumerate(blocks) if isinstance(block, Items)) + 1
     return page, to_markdown(title, blocks[:end])
 
 
 def build(result: TableResult, folders: Sequence[Path]) -> List[Block]:
     """The whole report."""
-    blocks: List[Block] = [Paragraph(_introduction(result)), Items(words.findings(result)), main_grid(result)]
+    blocks: List[Block] = [Paragraph(_introduction(result)), main_grid(result), Items(words.findings(result))]
     blocks += [Paragraph(_legend(result))]
     figures = _figures(result)
     blocks += [Plots(figures)] if figures else []
@@ -117,6 +117,12 @@ def _legend(result: TableResult) -> str:
     text += "Valid perplexity: at the validation with the lowest loss; the last checkpoints are averaged for the test. "
     if result.table.choose:
         return text + "The setting that validation data prefers stands out."
+    deviation = result.spread()
+    if deviation is not None:
+        text += (
+            "A difference is called within the spread of the seeds if it is at most twice its standard error, from "
+            f"the standard deviation of the seeds over all rows ({deviation:.2f}). "
+        )
     return text + (
         f"{result.table.metric.label}: tokenised, as multi-bleu.perl. Difference: of means over the seeds that both "
         f"have. p: sacreBLEU's paired bootstrap of this score ({SAMPLES} samples) against the LN run with the same "

@@ -1,5 +1,6 @@
 """What came out of a table's runs: means, spreads, differences, orders, and which setting validation data chooses."""
 
+import math
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from scripts.tables import catalogue
 from scripts.tables.catalogue import Row, Table
 from scripts.tables.compare import Comparisons
 from scripts.tables.run import RESULT, Run
+
+ERRORS = 2  # standard errors that chance may make
 
 
 @dataclass
@@ -96,6 +99,15 @@ class TableResult:
         ours, theirs = row.scores(self.metric), row.baseline.scores(self.metric)
         return mean([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
 
+    def spread(self) -> Optional[float]:
+        """The standard deviation of the scores over the seeds, pooled over all rows."""
+        return pooled_spread([list(row.scores(self.metric).values()) for row in self.rows])
+
+    def unclear(self, first: RowResult, second: RowResult) -> Optional[bool]:
+        """Whether the scores of two rows differ by no more than chance may make; None if that cannot be known."""
+        scores = [list(row.scores(self.metric).values()) for row in (first, second)]
+        return within_spread(scores[0], scores[1], self.spread())
+
     def scored(self) -> List[RowResult]:
         """Rows with a score, best first."""
         found = [row for row in self.rows if self.score(row) is not None]
@@ -108,11 +120,30 @@ class TableResult:
         return catalogue.published(row.row.norm, self.dataset)
 
 
-def overlap(first: Dict[int, float], second: Dict[int, float]) -> Optional[bool]:
-    """Whether the seeds of two rows lie in overlapping ranges; None if a row has only one seed."""
-    if min(len(first), len(second)) < 2:
+def pooled_spread(groups: Sequence[Sequence[float]]) -> Optional[float]:
+    """The standard deviation over the seeds, from all groups together; None if none has two."""
+    several = [group for group in groups if len(group) > 1]
+    if not several:
         return None
-    return max(min(first.values()), min(second.values())) <= min(max(first.values()), max(second.values()))
+    squares = sum((len(group) - 1) * statistics.variance(group) for group in several)
+    return math.sqrt(squares / sum(len(group) - 1 for group in several))
+
+
+def within_spread(first: Sequence[float], second: Sequence[float], deviation: Optional[float]) -> Optional[bool]:
+    """Whether two means differ by no more than twice the standard error that the seeds' spread gives their difference.
+
+    Args:
+        first: values of the seeds.
+        second: values of the other's seeds.
+        deviation: from :func:`pooled_spread`; two or three seeds alone are too few to estimate it.
+
+    Returns:
+        None if that cannot be known.
+    """
+    if deviation is None or not first or not second:
+        return None
+    error = deviation * math.sqrt(1 / len(first) + 1 / len(second))
+    return abs(statistics.mean(first) - statistics.mean(second)) <= ERRORS * error
 
 
 def choose(rows: Sequence[RowResult]) -> Dict[str, RowResult]:

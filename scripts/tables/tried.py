@@ -30,7 +30,7 @@ def tried(folders: Sequence[Path], dataset: str, seeds: Sequence[int]) -> Option
         plain = {(result["norm"], result["seed"]): result for result in results if not result["variant"]}
         groups: Dict[str, List[Result]] = {}
         for result in results:
-            if result["variant"]:
+            if result["variant"] and "--update-freq" not in result["changes"]:  # those are the batch-size ablation's
                 groups.setdefault(result["label"], []).append(result)
         for label, group in groups.items():
             rows.append(_row(label, group, plain))

@@ -3,7 +3,7 @@
 from typing import List, Optional
 
 from scripts.tables.catalogue import DATASETS, LABELS, ORIENTATION
-from scripts.tables.results import RowResult, TableResult, mean, order, overlap
+from scripts.tables.results import RowResult, TableResult, mean, order, pooled_spread, within_spread
 
 SIGNIFICANCE = 0.05
 LEVEL_WITH = 0.005  # no difference at two decimals
@@ -63,18 +63,18 @@ def _published_order(result: TableResult, scored: List[RowResult]) -> List[str]:
             ahead = result.sign * ((result.score(better) or 0.0) - (result.score(worse) or 0.0))
             if result.published(better) == result.published(worse) or ahead >= LEVEL_WITH:
                 continue
-            apart = overlap(better.scores(result.metric), worse.scores(result.metric)) is False
-            unclear += not apart
+            clear = result.unclear(better, worse) is False
+            unclear += not clear
             relation = "level with" if ahead > -LEVEL_WITH else "over"
-            swapped.append(f"{worse.row.label} {relation} {better.row.label}" + (" (seeds apart)" if apart else ""))
+            note = " (more than the spread of the seeds)" if clear else ""
+            swapped.append(f"{worse.row.label} {relation} {better.row.label}{note}")
     if not swapped:
         return [*sentences, "The measured order is the published one."]
     sentence = f"The measured order differs from the published one: {', '.join(swapped)}."
     if unclear == len(swapped):
-        several = all(len(row.scores(result.metric)) > 1 for row in known)
         sentence += (
             " All of these differences are within the spread of the seeds."
-            if several
+            if result.spread() is not None
             else " With one seed, nothing is known about the spread."
         )
     return [*sentences, sentence]
@@ -95,8 +95,10 @@ def _order_by_position(result: TableResult) -> List[str]:
 
 
 def _differences(result: TableResult) -> List[str]:
-    """Each row against the baseline."""
-    sentences = []
+    """Each row against the baseline, unless there are too many of them for sentences."""
+    sentences: List[str] = []
+    if result.table.axis is not None:
+        return sentences
     for row in result.rows:
         difference = result.difference(row)
         if difference is None or row.baseline is None:
@@ -114,12 +116,11 @@ def _difference(result: TableResult, row: RowResult, base: RowResult, difference
     ours, theirs = result.published(row), result.published(base)
     if ours is not None and theirs is not None:
         text += f" (paper, {_paper(result.dataset)}: {ours - theirs:+.1f})"
-    within = overlap(row.scores(result.metric), base.scores(result.metric))
     text += {
         None: "; one seed, so nothing is known about the spread",
         True: ", within the spread of the seeds",
         False: ", more than the spread of the seeds",
-    }[within]
+    }[result.unclear(row, base)]
     if row.p_values:
         clear = sum(p < SIGNIFICANCE for p in row.p_values.values())
         values = ", ".join(f"{p:.3f}" for p in row.p_values.values())
@@ -143,7 +144,8 @@ def _choice(result: TableResult) -> List[str]:
             continue
         if usual is not None:
             text += f", against {_number(mean(list(usual.valid('ppl').values())))} by default"
-            within = overlap(row.valid("ppl"), usual.valid("ppl"))
+            spread = pooled_spread([list(other.valid("ppl").values()) for other in result.rows])
+            within = within_spread(list(row.valid("ppl").values()), list(usual.valid("ppl").values()), spread)
             text += ", which is within the spread of the seeds" if within else ""
             if result.score(row) is not None and result.score(usual) is not None:
                 text += f". On the test set: {_number(result.score(row))} against {_number(result.score(usual))} "

@@ -33,7 +33,7 @@ def result(
         "variant": variant,
         "label": label or norm.upper(),
         "seed": seed,
-        "changes": {},
+        "changes": {"--update-freq": ["8"]} if variant.startswith("tokens") else {},
         "length": {"--max-epoch": ["20"]},
         "command": f"/home/someone/checkout/scripts/train.sh --data /home/someone/data/{dataset}/bin",
         "configuration": {"--lr": ["0.005"], "--encoder-norm": [norm], "--adam-betas": ["(0.9, 0.98)"]},

@@ -124,6 +124,8 @@ def test_flags_as_typed():
     flags = train_recipe.parse_flags(words)
     assert flags["--keep-last-epochs"] == ["-1"] and flags["--fp16"] == [] and flags["--max-update"] == ["7"]
     assert train_recipe.parse_flags(train_recipe.to_words(flags)) == flags
+    twice = train_recipe.parse_flags(["--max-epoch", "1", "--cpu", "--max-epoch", "2"])
+    assert twice == {"--cpu": [], "--max-epoch": ["2"]}
 
 
 # Before anything starts
