@@ -74,3 +74,15 @@ def write_run(folder: Path, content: Dict, hypotheses: Sequence[str] = (), refer
         if lines:
             (run / name).write_text("".join(line + "\n" for line in lines))
     return run
+
+
+def write_data(folder: Path) -> Path:
+    """The files of binarised data that are looked at before a training starts, with nothing in them."""
+    folder.mkdir()
+    for name in ("dict.de.txt", "dict.en.txt"):
+        (folder / name).write_text("a 1\n")
+    for split in ("train", "valid"):
+        for language in ("de", "en"):
+            for end in ("bin", "idx"):
+                (folder / f"{split}.de-en.{language}.{end}").write_text("x")
+    return folder

@@ -15,6 +15,7 @@ from scripts import reproduce, train, train_checks
 from scripts.tables import local
 from scripts.tables.catalogue import plain
 from scripts.tables.run import Run
+from tests.scripts.table_results import write_data
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = (
@@ -150,16 +151,7 @@ scores = {"tokenized": {"score": 30.0, "signature": "s"}}
 
 @pytest.fixture
 def data(tmp_path):
-    """What the checks before a training look at."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("dict.de.txt", "dict.en.txt"):
-        (folder / name).write_text("a 1\n")
-    for split in ("train", "valid"):
-        for language in ("de", "en"):
-            for end in ("bin", "idx"):
-                (folder / f"{split}.de-en.{language}.{end}").write_text("x")
-    return folder
+    return write_data(tmp_path / "bin")
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_report_has_all_parts_in_both_forms(tmp_path, capsys):
     printed = capsys.readouterr().out
     markdown, page = ((tmp_path / "multi30k" / f"table1.{end}").read_text() for end in ("md", "html"))
     assert markdown.startswith(printed.rstrip("\n"))
-    for part in ("| LN ", "| PN ", "42.15 ± 0.07", "-0.50", "4.80 ± 0.00", "35.9"):
+    for part in ("| **LN** ", "| PN ", "**42.15 ± 0.07**", "-0.50", "4.80 ± 0.00", "35.9"):
         assert part in printed, part
     comparisons = json.loads((tmp_path / "multi30k" / "comparisons.json").read_text())
     p_values = [comparisons[f"pn-seed{seed} against ln-seed{seed}, tokenized"]["p_value"] for seed in (1, 2)]
