@@ -1,6 +1,7 @@
 """The paper's tables as data: their rows, what each row trains, and what was published.
 
-A new table is one more entry of :data:`TABLES`; a new corpus one of :data:`DATASETS`, with a recipe in ``configs/``.
+A new table is one more entry of :data:`TABLES` (a language model's with ``Metric("ppl", "perplexity", False)``, say), a
+new corpus one of :data:`DATASETS`, with a recipe in ``configs/``, its scorer, and its scores in :data:`PUBLISHED`.
 Rows of different tables that train the same thing have the same name, so no training is done twice.
 """
 
@@ -38,6 +39,7 @@ class Dataset:
     preparation: Tuple[str, ...]  # a script of data_prep/ and its options; empty: the demo's own grammar
     published: bool  # whether the paper has numbers for it
     machines: str  # what one training is meant for: "one" GPU (or CPU), or "many"
+    scorer: str = "scripts/slurm/score.py"  # called with --dir RUN --data BIN; writes checkpoints/test/result.json
 
 
 DATASETS = {

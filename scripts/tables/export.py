@@ -30,10 +30,16 @@ def portable(text: str) -> str:
     return PATH.sub(lambda match: match.group("name"), inside)
 
 
+def short_platform(platform: str) -> str:
+    """System and architecture, without the version of the kernel: ``Linux x86_64``."""
+    return re.sub(r"^(\w+)-.*?-(x86_64|aarch64|arm64).*$", r"\1 \2", platform)
+
+
 def portable_result(result: Dict[str, Any]) -> Dict[str, Any]:
     """A result without what names the machine."""
     environment = {name: result["environment"][name] for name in ENVIRONMENT if name in result["environment"]}
     environment["python"] = str(environment.get("python", "")).split(" ")[0]
+    environment["platform"] = short_platform(str(environment.get("platform", "")))
     environment["gpus"] = [re.sub(r" \(UUID.*", "", gpu) for gpu in environment.get("gpus", [])]
     environment["processes"] = {"all": environment.get("processes", {}).get("all", 1)}
     variables = result["environment"].get("variables", {})

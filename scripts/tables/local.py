@@ -81,7 +81,7 @@ class Worker:
             return [str(ROOT / "scripts" / "train.sh"), *self.run.train_words()]
         if self.with_scores and not self.run.scored:
             self.step = "averaging, decoding and scoring"
-            return [sys.executable, str(ROOT / "scripts" / "slurm" / "score.py"), *self.run.score_words()]
+            return [sys.executable, str(ROOT / DATASETS[self.run.dataset].scorer), *self.run.score_words()]
         return None
 
     def _check(self) -> None:
@@ -264,4 +264,3 @@ def _stop(workers: Sequence[Worker], signals: List[int], display: Display) -> No
 def default_jobs(dataset: str, gpus: int) -> int:
     """Trainings side by side: one for each GPU, or one where a training wants all of them, or where there are none."""
     return 1 if DATASETS[dataset].machines == "many" else max(1, gpus)
-

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 NUMBERS = re.compile(r"\| (?P<kind>train_inner|train|valid) \| (?P<numbers>\{.*\})\s*$")
+UPDATES = re.compile(r"grouped total_num_itrs = (\d+)")
 PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
 
 
@@ -31,6 +32,7 @@ class Log:
         epochs: numbers of each epoch.
         valid: numbers on validation data.
         parameters: of the model.
+        updates_per_epoch: as many as the latest epoch has.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,6 +42,7 @@ class Log:
         self.epochs: List[Dict[str, Any]] = []
         self.valid: List[Dict[str, Any]] = []
         self.parameters: Optional[int] = None
+        self.updates_per_epoch: Optional[float] = None
 
     def update(self) -> "Log":
         """Reads all whole lines that were added."""
@@ -58,6 +61,9 @@ class Log:
         if self.parameters is None:
             found = PARAMETERS.search(line)
             self.parameters = int(found.group(1).replace(",", "")) if found else None
+        found = UPDATES.search(line)
+        if found:
+            self.updates_per_epoch = float(found.group(1))
         match = NUMBERS.search(line)
         if match is None:
             return
@@ -73,7 +79,7 @@ class Log:
             return
         numbers["num_updates"] = int(update)
         records = {"train_inner": self.inner, "train": self.epochs, "valid": self.valid}[kind]
-        while records and records[-1]["num_updates"] >= numbers["num_updates"]:
+        while records and _repeated(kind, records[-1], numbers):
             records.pop()
         records.append(numbers)
 
@@ -88,14 +94,6 @@ class Log:
         """The latest numbers of training."""
         ends = [records[-1] for records in (self.epochs, self.inner) if records]
         return max(ends, key=lambda numbers: numbers["num_updates"], default={})
-
-    @property
-    def updates_per_epoch(self) -> Optional[float]:
-        """From the last epoch that ended, else from how far the first one is."""
-        if self.epochs:
-            return self.epochs[-1]["num_updates"] / float(self.epochs[-1]["epoch"])
-        passed = number(self.inner[-1].get("update")) if self.inner else None
-        return self.inner[-1]["num_updates"] / passed if passed else None
 
     @property
     def updates_per_second(self) -> Optional[float]:
@@ -134,6 +132,12 @@ class Log:
             }
             for numbers in records
         ]
+
+
+def _repeated(kind: str, before: Dict[str, Any], now: Dict[str, Any]) -> bool:
+    """Whether numbers stand for the same as later ones; an epoch that was stopped also has some at its stop."""
+    same_epoch = kind == "train" and before.get("epoch") == now.get("epoch")
+    return same_epoch or before["num_updates"] >= now["num_updates"]
 
 
 def total_updates(log: Log, max_update: Optional[int], max_epoch: Optional[int]) -> Optional[int]:

@@ -9,6 +9,7 @@ from scripts.tables import words
 from scripts.tables.catalogue import DATASETS, LABELS, ORIENTATION
 from scripts.tables.compare import SAMPLES
 from scripts.tables.document import Block, Code, Figure, Grid, Heading, Items, Paragraph, Plots, to_html, to_markdown
+from scripts.tables.export import short_platform
 from scripts.tables.plot import Line, dots_plot, lines_plot
 from scripts.tables.progress import duration
 from scripts.tables.results import TableResult, mean, spread
@@ -72,8 +73,10 @@ def _score_grid(result: TableResult) -> Grid:
     unit = result.table.metric.label
     several = len(result.seeds) > 1
     header = ["encoder norm", unit, "each seed", "difference to LN", "p", "sacreBLEU", "valid perplexity"]
-    if not several:
-        header.remove("each seed")
+    translates = result.metric == "tokenized"
+    for name, wanted in (("each seed", several), ("p", translates), ("sacreBLEU", translates)):
+        if not wanted:
+            header.remove(name)
     paper = "paper" if DATASETS[result.dataset].published else f"paper, {DATASETS[ORIENTATION].title}"
     if result.table.published:
         header.insert(1, paper)
@@ -85,8 +88,10 @@ def _score_grid(result: TableResult) -> Grid:
         cells += [_with_spread(list(scores.values()))]
         cells += [", ".join(number(score) for score in scores.values())] if several else []
         cells += [number(result.difference(row), sign=True)]
-        cells += [", ".join(f"{p:.3f}" for p in row.p_values.values())]
-        cells += [_with_spread(list(row.scores("sacrebleu").values())), _with_spread(list(row.valid("ppl").values()))]
+        if translates:
+            cells += [", ".join(f"{p:.3f}" for p in row.p_values.values())]
+            cells += [_with_spread(list(row.scores("sacrebleu").values()))]
+        cells += [_with_spread(list(row.valid("ppl").values()))]
         rows.append(cells)
     best = result.scored()
     clear = len(best) > 1 and number(result.score(best[0])) != number(result.score(best[1]))
@@ -123,10 +128,13 @@ def _legend(result: TableResult) -> str:
             "A difference is called within the spread of the seeds if it is at most twice its standard error, from "
             f"the standard deviation of the seeds over all rows ({deviation:.2f}). "
         )
+    text += "Difference: of means over the seeds that both have. "
+    if result.metric != "tokenized":
+        return text
     return text + (
-        f"{result.table.metric.label}: tokenised, as multi-bleu.perl. Difference: of means over the seeds that both "
-        f"have. p: sacreBLEU's paired bootstrap of this score ({SAMPLES} samples) against the LN run with the same "
-        "seed, one value for each seed: how often a difference as large arises by resampling the test set alone."
+        f"{result.table.metric.label}: tokenised, as multi-bleu.perl. p: sacreBLEU's paired bootstrap of this score "
+        f"({SAMPLES} samples) against the LN run with the same seed, one value for each seed: how often a difference "
+        "as large arises by resampling the test set alone."
     )
 
 
@@ -262,7 +270,7 @@ def _environment(result: TableResult) -> List[str]:
         environment = each["environment"]
         facts = {
             "Python": str(environment.get("python", "")).split(" ")[0],
-            "system": re.sub(r"^(\w+)-.*?-(x86_64|aarch64|arm64).*$", r"\1 \2", str(environment.get("platform", ""))),
+            "system": short_platform(str(environment.get("platform", ""))),
             "processor": environment.get("processor", ""),
             "cores": environment.get("cores", ""),
             "threads of a training": environment.get("variables", {}).get("OMP_NUM_THREADS", ""),

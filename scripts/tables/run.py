@@ -60,7 +60,7 @@ class Run:
         return [*words, "--", *train_recipe.to_words(self.extra)] if self.extra else words
 
     def score_words(self) -> List[str]:
-        """The arguments of slurm/score.py, which averages, decodes and scores what it finds in a folder."""
+        """The arguments of the program that averages, decodes and scores what it finds in a folder."""
         words = ["--dir", str(self.folder), "--data", str(self.data)]
         return [*words, "--", "--cpu"] if "--cpu" in self.extra else words
 
@@ -148,8 +148,8 @@ class Run:
         """Writes ``result.json`` from the records of training and scoring, and puts the translations beside it."""
         log = self.log.update()
         scores = read_json(self.checkpoints / SCORES / "result.json")
-        if scores:
-            for name in (HYPOTHESES, REFERENCES):
+        for name in (HYPOTHESES, REFERENCES):
+            if scores and (self.checkpoints / SCORES / name).exists():
                 aside = self.folder / (name + ".part")
                 shutil.copyfile(str(self.checkpoints / SCORES / name), str(aside))
                 aside.replace(self.folder / name)
@@ -211,4 +211,3 @@ def configuration(command: str) -> train_recipe.Flags:
 
 def _words(flags: train_recipe.Flags) -> str:
     return " ".join(train_recipe.to_words(flags)) or "no limit"
-

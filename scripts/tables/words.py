@@ -11,7 +11,8 @@ LEVEL_WITH = 0.005  # no difference at two decimals
 
 def findings(result: TableResult) -> List[str]:
     """All sentences of a table, the important ones first."""
-    return [*_missing(result), *_order(result), *_differences(result), *_choice(result)]
+    found = [*_missing(result), *_order(result), *_differences(result), *_choice(result)]
+    return found or ["There is only one row, so nothing to compare."]
 
 
 def _missing(result: TableResult) -> List[str]:

@@ -101,7 +101,9 @@ def test_log_of_a_training_that_was_interrupted(tmp_path):
     file = tmp_path / "train.log"
     file.write_text(
         "x | num. shared model params: 1,513,472 (num. trained: 1,513,472)\n"
+        "x | grouped total_num_itrs = 100\n"
         + inner(50, 9) + valid(100, 6) + epoch_end(100, 60) + inner(150, 8, 2) + inner(160, 7.5, 2)
+        + epoch_end(170, 99, 2)
         + "train: 2026-01-01 scripts/train.sh\n" + inner(150, 8.25, 2) + valid(200, 5, 2) + epoch_end(200, 130, 2)
         + valid(300, "nan", 3) + '2026 | INFO | train_inner | {"epoch": 3, "lo'
     )  # fmt: skip
@@ -110,6 +112,7 @@ def test_log_of_a_training_that_was_interrupted(tmp_path):
     assert [(point["update"], point["loss"]) for point in log.curve("valid")] == [(100, 6.0), (200, 5.0), (300, None)]
     assert log.best() == {"update": 200, "epoch": 2, "loss": 5.0, "ppl": 8.5}
     assert (log.updates, log.parameters, log.seconds, log.words_per_second) == (300, 1513472, 130.0, 900.0)
+    assert [numbers["num_updates"] for numbers in log.epochs] == [100, 200]
     assert total_updates(log, 0, 20) == 2000 and total_updates(log, 1500, 20) == 1500
     with open(str(file), "a") as more:
         more.write('ss": "4", "num_updates": "310"}\n')
