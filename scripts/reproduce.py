@@ -170,8 +170,6 @@ def finish(args: argparse.Namespace, rows: Sequence[Row], reasons: Dict[str, str
     """Writes the report, exports if that is wanted, and prints the table; the status says whether it is complete."""
     result = look(args, rows, reasons)
     if not any(row.results for row in result.rows):
-        for name, reason in reasons.items():
-            say(f"{name}: {reason}")
         raise ReproduceError(f"{args.folder} has no result of this table")
     page, text = report.write(result, args.folder, [folder / args.dataset for folder in args.tried])
     print(text)
@@ -179,8 +177,9 @@ def finish(args: argparse.Namespace, rows: Sequence[Row], reasons: Dict[str, str
     if args.export is not None:
         target = args.export.absolute()
         names = export(args.folder, target)
-        exported = gather(args.table, args.dataset, target, rows, args.seeds, reasons)
-        page, _ = report.write(exported, target, [folder / args.dataset for folder in args.tried])
+        for folder in args.tried:
+            export(folder / args.dataset, target / report.TRIED / folder.name)
+        page, _ = report.write(gather(args.table, args.dataset, target, rows, args.seeds, reasons), target)
         say(f"exported {len(names)} runs: {page}")
     return 1 if any(row.lacking for row in result.rows) else 0
 

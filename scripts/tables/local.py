@@ -35,15 +35,13 @@ class Worker:
         run: which.
         with_scores: whether the test set is to be scored.
         env: of the programs.
-        train: whether it may be trained.
         held: the lock.
     """
 
-    def __init__(self, run: Run, with_scores: bool, env: Dict[str, str], train: bool, held: Any) -> None:
+    def __init__(self, run: Run, with_scores: bool, env: Dict[str, str], held: Any) -> None:
         self.run = run
         self.with_scores = with_scores
         self.env = env
-        self.may_train = train
         self.held = held
         self.step = ""
         self.process: Optional["subprocess.Popen[bytes]"] = None
@@ -75,8 +73,6 @@ class Worker:
 
     def _next(self) -> Optional[List[str]]:
         if not self.run.trained:
-            if not self.may_train:
-                raise ReproduceError(f"its training is {self.run.state()}")
             self.step = "training"
             return [str(ROOT / "scripts" / "train.sh"), *self.run.train_words()]
         if self.with_scores and not self.run.scored:
@@ -175,12 +171,15 @@ def run_all(
     waiting = [(run, scores) for run, scores in runs if not run.done(scores)]
     workers: List[Tuple[int, Worker]] = []  # with the number of their environment
     failures: Dict[str, str] = {}
+    if not train:
+        failures = {run.name: f"its training is {run.state()}" for run, _ in waiting if not run.trained}
+        waiting = [(run, scores) for run, scores in waiting if run.trained]
     try:
         while waiting or workers:
             if signals:
                 _stop([worker for _, worker in workers], signals, display)
                 raise Stopped
-            elsewhere = _start(waiting, workers, envs, train)
+            elsewhere = _start(waiting, workers, envs)
             for slot, worker in list(workers):
                 try:
                     if worker.advance():
@@ -191,10 +190,6 @@ def run_all(
                     display.note(f"{worker.run.name}: {error}")
                     worker.release()
                     workers.remove((slot, worker))
-            if not train:
-                for run in elsewhere:
-                    failures[run.name] = "its training is running"
-                waiting = [(run, scores) for run, scores in waiting if run not in elsewhere]
             lines = [describe(worker.run, worker.step) for _, worker in workers]
             lines += [describe(run, "training") + " (started by another command)" for run in elsewhere]
             for run in elsewhere:
@@ -211,7 +206,7 @@ def run_all(
 
 
 def _start(
-    waiting: List[Tuple[Run, bool]], workers: List[Tuple[int, Worker]], envs: Sequence[Dict[str, str]], train: bool
+    waiting: List[Tuple[Run, bool]], workers: List[Tuple[int, Worker]], envs: Sequence[Dict[str, str]]
 ) -> List[Run]:
     """Fills free places with runs that can be had; returns those that are someone else's."""
     elsewhere = []
@@ -227,7 +222,7 @@ def _start(
             elsewhere.append(run)
             continue
         waiting.remove((run, scores))
-        workers.append((free[0], Worker(run, scores, dict(envs[free[0]]), train, held)))
+        workers.append((free[0], Worker(run, scores, dict(envs[free[0]]), held)))
     return elsewhere
 
 

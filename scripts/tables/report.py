@@ -15,14 +15,21 @@ from scripts.tables.progress import duration
 from scripts.tables.results import TableResult, mean, spread
 from scripts.tables.tried import tried
 
+TRIED = "tried"
 HIDDEN_FLAGS = ("--seed", "--encoder-norm", "--tensorboard-logdir", "--log-format", "--log-interval", "--cpu",
                 "--distributed-world-size", "--ddp-backend")  # fmt: skip
 
 
 def write(result: TableResult, folder: Path, tried_folders: Sequence[Path] = ()) -> Tuple[Path, str]:
-    """Writes ``TABLE.md`` and ``TABLE.html`` into a folder; returns the page and what to print."""
+    """Writes ``TABLE.md`` and ``TABLE.html``; returns the page and what to print.
+
+    Args:
+        result: what there is.
+        folder: of the dataset's runs, where the report goes.
+        tried_folders: further folders of runs, for what was tried on validation data; those in ``tried/`` always count.
+    """
     title = f"{result.table.title} on {DATASETS[result.dataset].title}"
-    blocks = build(result, [folder, *tried_folders])
+    blocks = build(result, [folder, *tried_folders, *sorted(folder.glob(f"{TRIED}/*"))])
     train.write(folder / f"{result.table.name}.md", to_markdown(title, blocks))
     page = folder / f"{result.table.name}.html"
     train.write(page, to_html(title, blocks))

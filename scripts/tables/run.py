@@ -7,6 +7,7 @@ and ``result.json``, which holds everything a report needs.
 import fcntl
 import shlex
 import shutil
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -47,7 +48,7 @@ class Run:
         self.extra = {**train_recipe.parse_flags(user_flags), **train_recipe.parse_flags(row.flags)}
         self.log = Log(self.checkpoints / "train.log")
 
-    @property
+    @cached_property
     def flags(self) -> train_recipe.Flags:
         """What fairseq-train is told, but for what depends on the machine."""
         usual = train_recipe.PROCESSES.get(self.dataset, 1)

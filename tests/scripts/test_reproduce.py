@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts import reproduce, train, train_checks
+from scripts.tables import data as data_module
 from scripts.tables import local
 from scripts.tables.catalogue import plain
 from scripts.tables.run import Run
@@ -223,7 +224,7 @@ def test_without_training_only_what_is_trained_is_scored(data, stand_ins, tmp_pa
     assert reproduce.main(arguments(data, tmp_path, norms="ln")) == 0
     assert reproduce.main(arguments(data, tmp_path, "--no-training")) == 1
     assert "pn-seed1 (its training is not started)" in capsys.readouterr().out
-    assert not (tmp_path / "runs" / "demo" / "pn-seed1" / "checkpoints").exists()
+    assert not (tmp_path / "runs" / "demo" / "pn-seed1").exists()
 
 
 def test_cores_are_divided_among_trainings_side_by_side(data, stand_ins, tmp_path, monkeypatch):
@@ -264,6 +265,25 @@ def test_without_data_the_preparation_is_what_would_be_done_first(tmp_path, caps
     out = capsys.readouterr().out
     assert f"data_prep/multi30k.sh --out {tmp_path}/data/multi30k --bpe-tokens 4000 --from archives" in out
     assert "disk unknown until the data is there" in out
+
+
+def test_data_is_made_by_its_own_script_first(stand_ins, tmp_path, capfd, monkeypatch):
+    root = tmp_path / "checkout" / "data_prep"
+    root.mkdir()
+    (tmp_path / "archives").mkdir()
+    script = root / "multi30k.sh"
+    script.write_text('#!/usr/bin/env bash\necho "called: $*"\n[[ "$*" == *archives ]] && cp -r "$PREPARED" "$2/bin"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PREPARED", str(write_data(tmp_path / "prepared")))
+    monkeypatch.setattr(data_module, "ROOT", tmp_path / "checkout")
+    monkeypatch.chdir(tmp_path)
+    words = ["table1", "--dataset", "multi30k", "--norms", "ln", "--no-training"]
+    assert reproduce.main(words) == 1
+    assert "multi30k.sh failed, as shown above; --data BIN takes data made by other means" in capfd.readouterr().err
+    assert reproduce.main([*words, "--from", "archives"]) == 1  # nothing is trained yet
+    said = capfd.readouterr().err
+    assert f"called: --out {tmp_path}/data/multi30k --bpe-tokens 4000 --from archives" in said
+    assert f"{tmp_path}/runs/multi30k has no result of this table" in said
 
 
 @pytest.mark.parametrize(

@@ -262,8 +262,12 @@ def test_tries_of_another_folder(tmp_path):
     write_table(tmp_path / "runs")
     elsewhere = tmp_path / "other" / "multi30k"
     write_run(elsewhere, result("multi30k", "pn", 1, None, 4.6, variant="dropout0.2", label="PN, --dropout 0.2"))
-    assert report_only(tmp_path / "runs", "--tried", tmp_path / "other") == 0
+    shipped = tmp_path / "shipped" / "multi30k"
+    assert report_only(tmp_path / "runs", "--tried", tmp_path / "other", "--export", shipped) == 0
     assert "| PN, --dropout 0.2 " in (tmp_path / "runs" / "multi30k" / "table1.md").read_text()
+    (shipped / "table1.md").unlink()
+    assert report_only(tmp_path / "shipped") == 0  # they went with it
+    assert "| PN, --dropout 0.2 " in (shipped / "table1.md").read_text()
 
 
 def test_stale_comparison_is_not_taken_for_another_translation(tmp_path, capsys):

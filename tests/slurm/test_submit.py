@@ -114,7 +114,7 @@ def test_shipped_files_work_by_hand(tmp_path):
     command = ["bash", str(SLURM / "train.sbatch"), "--preset", "demo"]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
     assert f"{ROOT}/scripts/train.sh --preset demo" in done.stdout.decode()
-    for name in ("train", "table", "score"):
+    for name in ("train", "table", "score", "report"):
         command = ["bash", str(SLURM / f"{name}.sbatch")]
         done = subprocess.run(command, env={**env, "SLURM_SUBMIT_DIR": str(tmp_path)}, stderr=subprocess.PIPE)
         assert done.returncode == 1 and b"is not the checkout" in done.stderr
