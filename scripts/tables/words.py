@@ -42,7 +42,7 @@ def _order(result: TableResult) -> List[str]:
         sentences += _published_order(result, scored)
     elif result.table.published_order:
         shown = " > ".join(LABELS[norm] for norm in result.table.published_order)
-        sentences.append(f"The paper shows {shown} on IWSLT14, in a figure without numbers.")
+        sentences.append(f"The paper's figure shows {shown} on IWSLT14.")
         sentences += _order_by_position(result)
     return sentences
 

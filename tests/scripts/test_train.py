@@ -299,7 +299,7 @@ def test_environment_keeps_no_secret(monkeypatch):
     found = train.environment(train_ranks.find_place(None, 0, {}))
     assert "hush" not in json.dumps(found) and found["variables"]["NCCL_DEBUG"] == "INFO"
     assert found["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert found["packages"]["powernorm-fairseq"] and found["host"] and "git_revision" in found
+    assert found["packages"]["powernorm-fairseq"] and found["host"] and found["processor"] and "git_revision" in found
 
 
 # Real trainings
