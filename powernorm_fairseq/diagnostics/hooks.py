@@ -137,7 +137,6 @@ class Probes:
 class _Step(NamedTuple):
     """What is known of a training step after the forward."""
 
-    batch: metrics.BatchStatistics
     gamma_psi: Tensor
     numbers: Dict[str, Tensor]
     psi2: Optional[Tensor]  # PN: squared divisor of the forward
@@ -195,8 +194,7 @@ class _Probe:
         due = self.measuring and not (norm.training and self.step is not None)
         if not due and not (norm.training and self.averages):
             return
-        rows, padding = self._rows(x, mask)
-        batch = metrics.batch_statistics(rows, padding, self._counts_padding)
+        batch = self._batch(x, mask)
         if not norm.training:
             self._evaluate(batch)
             return
@@ -222,16 +220,16 @@ class _Probe:
                 return
             if kept._version != version:
                 raise RuntimeError(f"the input of {self.name} was changed in place; its gradients cannot be measured")
-            x, padding = self._rows(kept, mask)
-            grad = self._as_rows(grad).to(x.dtype) / loss_scale()
-            norm = self.norm
-            self.gradients = metrics.gradient_norms(x, grad, padding, step.batch, norm.weight, norm.eps)
-            if step.psi2 is not None:
-                everyone = norm.recipe == "release"  # padding takes part in the released means
-                gamma, lambda_ = metrics.backward_means(
-                    x, grad, None if everyone else padding, step.psi2, norm.weight, norm.eps
-                )
-                self.gradients.update(_extremes(gamma, lambda_))
+            norm, batch = self.norm, self._batch(kept, mask)
+            all_grad = self._as_rows(grad).to(batch.x.dtype) / loss_scale()
+            grad = _blank(all_grad, mask)
+            self.gradients = metrics.gradient_norms(batch, grad, norm.weight, norm.eps)
+            if step.psi2 is None:
+                return
+            x, count = batch.x, batch.count
+            if norm.recipe == "release":  # padding takes part in these means, where it is finite
+                x, grad, count = self._rows(torch.nan_to_num(kept, 0.0, 0.0, 0.0), None), all_grad, batch.positions
+            self.gradients.update(_extremes(*metrics.backward_means(x, grad, count, step.psi2, norm.weight, norm.eps)))
 
         return measure
 
@@ -240,7 +238,7 @@ class _Probe:
         for name, short in (("mean", "dist_mu"), ("var", "dist_var"), ("psi2", "dist_psi2")):
             running = self.averages[name].value if name in self.averages else self._running(name)
             if running is not None:
-                numbers[short] = metrics.distance(self._of_batch(batch, name), running.to(batch.mean.dtype))
+                numbers[short] = metrics.distance(self._of_batch(batch, name), running.to(batch.x.dtype))
         gamma_psi = metrics.gamma_over_psi(norm.weight, batch.psi2, norm.eps)
         numbers.update({f"gamma_psi_{name}": value for name, value in metrics.quantiles(gamma_psi).items()})
         numbers["tokens"] = batch.count
@@ -249,7 +247,7 @@ class _Probe:
             numbers.update(nu_norm=metrics.average_norm(nu), nu_max=nu.abs().max())
             own = norm.num_updates + 1 <= norm.warmup_updates
             psi2 = torch.where(own, batch.psi2, norm.running_psi2.to(batch.psi2.dtype))
-        return _Step(batch, gamma_psi, numbers, psi2)
+        return _Step(gamma_psi, numbers, psi2)
 
     def _evaluate(self, batch: metrics.BatchStatistics) -> None:
         mean, var, psi2, eps = self._running("mean"), self._running("var"), self._running("psi2"), self.norm.eps
@@ -286,24 +284,32 @@ class _Probe:
         """Whether the norm's variance counts padding as tokens at the mean."""
         return hasattr(self.norm, "running_var") and getattr(self.norm, "recipe", "paper") == "release"
 
-    def _rows(self, x: Tensor, mask: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
-        """What the norm normalises, N x C, and where it is padding, N x 1."""
+    def _batch(self, x: Tensor, mask: Optional[Tensor]) -> metrics.BatchStatistics:
+        """What the norm normalises, without what stands at padding."""
+        padding = None if mask is None else mask.reshape(-1, 1)
+        return metrics.BatchStatistics(self._rows(x, mask), padding, self._counts_padding)
+
+    def _rows(self, x: Tensor, mask: Optional[Tensor]) -> Tensor:
+        """What the norm normalises, N x C, zero where the mask is true."""
         x = self._as_rows(x.detach())
         if x.dtype in (torch.float16, torch.bfloat16):
             x = x.float()
         if isinstance(self.norm, _BatchNorm):
-            return x, None
-        padding = None if mask is None else mask.reshape(-1, 1)
-        if padding is not None:
-            x = torch.where(padding, torch.nan_to_num(x, 0.0, 0.0, 0.0), x)
+            return x
+        x = _blank(x, mask)
         groups = self.norm.scale_groups
-        return functional.layer_scale(x, groups, self.norm.eps) if groups > 0 else x, padding
+        return functional.layer_scale(x, groups, self.norm.eps) if groups > 0 else x
 
     def _as_rows(self, x: Tensor) -> Tensor:
         """N x C; torch's norms have the features in the second dimension."""
         if isinstance(self.norm, _BatchNorm):
             x = x.movedim(1, -1)
         return x.reshape(-1, x.shape[-1])
+
+
+def _blank(rows: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """Rows with zeros where the mask is true."""
+    return rows if mask is None else rows.masked_fill(mask.reshape(-1, 1), 0.0)
 
 
 def _arguments(

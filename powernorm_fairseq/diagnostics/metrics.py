@@ -1,11 +1,12 @@
 r"""What the paper's figures show, as pure functions of a norm's input and of the gradient of its output.
 
 Everywhere here ``x`` is N x C, one row for each position of a batch, as the norm really normalises it (after its layer
-scale), and ``padding`` is N x 1, true at padding, or None. What stands at padding, NaN included, is left out. A result
-is a tensor on the device of ``x``; nothing waits for a GPU.
+scale). Rows at padding are zero, in ``x`` and in gradients, so column sums are sums over the real tokens. A result is a
+tensor on the device of ``x``; nothing waits for a GPU.
 """
 
-from typing import Dict, NamedTuple, Optional, Tuple
+from functools import cached_property
+from typing import Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -13,41 +14,46 @@ from torch import Tensor
 QUANTILES = {"min": 0.0, "q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95, "max": 1.0}
 
 
-class BatchStatistics(NamedTuple):
-    """Mean, variance and quadratic mean of each column, and what the sums were divided by."""
-
-    mean: Tensor
-    var: Tensor
-    psi2: Tensor
-    count: Tensor
-    spread_count: Tensor
-
-
-def blank(x: Tensor, padding: Optional[Tensor]) -> Tensor:
-    """Rows of ``x`` with zeros at padding."""
-    return x if padding is None else x.masked_fill(padding, 0.0)
-
-
-def count_rows(x: Tensor, padding: Optional[Tensor]) -> Tensor:
-    """Number of real rows, at least 1, as a tensor."""
-    if padding is None:
-        return torch.full((), max(x.shape[0], 1), dtype=x.dtype, device=x.device)
-    return (~padding).sum().clamp(min=1).to(x.dtype)
-
-
-def batch_statistics(x: Tensor, padding: Optional[Tensor], count_padding: bool = False) -> BatchStatistics:
-    """Statistics of the real rows of ``x``.
+class BatchStatistics:
+    """Statistics of the real rows of a batch, each computed when it is first asked for.
 
     Args:
-        x: N x C.
+        x: N x C, zero at padding.
         padding: N x 1, or None.
         count_padding: divide the squared deviations by the number of all rows, as the released BN does.
     """
-    x, count = blank(x, padding), count_rows(x, padding)
-    spread_count = count_rows(x, None) if count_padding else count
-    mean = x.sum(0) / count
-    var = blank(x - mean, padding).square().sum(0) / spread_count
-    return BatchStatistics(mean, var, x.square().sum(0) / count, count, spread_count)
+
+    def __init__(self, x: Tensor, padding: Optional[Tensor], count_padding: bool = False) -> None:
+        self.x = x
+        self.real = None if padding is None else (~padding).to(x.dtype)
+        self.positions = torch.full((), max(x.shape[0], 1), dtype=x.dtype, device=x.device)
+        self.count = self.positions if self.real is None else self.real.sum().clamp(min=1)
+        self.spread_count = self.positions if count_padding else self.count
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """mu_B."""
+        return self.x.sum(0) / self.count
+
+    @cached_property
+    def deviation(self) -> Tensor:
+        """Rows as distances from the mean, zero at padding."""
+        return self.x - self.mean if self.real is None else torch.addcmul(self.x, self.real, self.mean, value=-1)
+
+    @cached_property
+    def var(self) -> Tensor:
+        """sigma_B^2, biased."""
+        return _sum_of_squares(self.deviation) / self.spread_count
+
+    @cached_property
+    def psi2(self) -> Tensor:
+        """psi_B^2."""
+        return _sum_of_squares(self.x) / self.count
+
+
+def _sum_of_squares(x: Tensor) -> Tensor:
+    """Of each column, without a temporary matrix."""
+    return torch.linalg.vector_norm(x, dim=0).square()
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -61,12 +67,7 @@ def average_norm(vector: Tensor) -> Tensor:
 
 
 def gradient_norms(
-    x: Tensor,
-    grad: Tensor,
-    padding: Optional[Tensor],
-    batch: BatchStatistics,
-    weight: Optional[Tensor],
-    eps: float,
+    batch: BatchStatistics, grad: Tensor, weight: Optional[Tensor], eps: float
 ) -> Dict[str, Tensor]:
     r"""Average norms of the terms of the input's gradient that come from the batch's statistics.
 
@@ -82,21 +83,18 @@ def gradient_norms(
     quadratic mean over the rows is taken.
 
     Args:
-        x: N x C.
-        grad: gradient of the loss for the norm's output, N x C.
-        padding: N x 1, or None.
-        batch: statistics of ``x``.
+        batch: the norm's input.
+        grad: gradient of the loss for the norm's output, N x C, zero at padding.
         weight: the norm's factors gamma, or None for ones.
         eps: added inside the square roots.
 
     Returns:
         ``g_mu``, ``g_var`` and ``g_psi2``.
     """
-    x, grad = blank(x, padding), blank(grad, padding)
-    gamma = 1.0 if weight is None else weight.to(x.dtype)
+    gamma = 1.0 if weight is None else weight.to(grad.dtype)
     sigma, psi = torch.sqrt(batch.var + eps), torch.sqrt(batch.psi2 + eps)
-    centred, plain = (grad * (x - batch.mean)).sum(0) / sigma, (grad * x).sum(0) / psi  # sums over j
-    # quadratic means of the rows' own factors; 1 but for eps, and for padding that a spread_count counts
+    centred, plain = (grad * batch.deviation).sum(0) / sigma, (grad * batch.x).sum(0) / psi  # sums over j
+    # quadratic means of the rows' own factors: 1 but for eps, and for padding that is counted
     spread = torch.sqrt(batch.var * batch.spread_count / batch.count) / sigma
     size = torch.sqrt(batch.psi2) / psi
     return {
@@ -107,22 +105,23 @@ def gradient_norms(
 
 
 def backward_means(
-    x: Tensor, grad: Tensor, padding: Optional[Tensor], psi2: Tensor, weight: Optional[Tensor], eps: float
+    x: Tensor, grad: Tensor, count: Tensor, psi2: Tensor, weight: Optional[Tensor], eps: float
 ) -> Tuple[Tensor, Tensor]:
     """Gamma = mean(xhat^2) and Lambda = mean(G xhat) of PN's backward, for each column.
 
     Args:
         x: N x C.
         grad: gradient of the loss for the norm's output, N x C.
-        padding: N x 1, or None to let every row take part.
+        count: number of rows that take part.
         psi2: squared divisor of the forward: xhat = x / sqrt(psi2 + eps).
         weight: the norm's factors gamma, or None for ones; G = gamma * grad.
         eps: added to ``psi2``.
     """
-    x_hat = blank(x, padding) / torch.sqrt(psi2 + eps)
-    g = blank(grad, padding) if weight is None else blank(grad, padding) * weight.to(x.dtype)
-    count = count_rows(x, padding)
-    return x_hat.square().sum(0) / count, (g * x_hat).sum(0) / count
+    psi2 = psi2 + eps
+    products = (grad * x).sum(0) / torch.sqrt(psi2)
+    if weight is not None:
+        products = products * weight.to(products.dtype)
+    return _sum_of_squares(x) / psi2 / count, products / count
 
 
 def gamma_over_psi(weight: Optional[Tensor], psi2: Tensor, eps: float) -> Tensor:
