@@ -4,7 +4,7 @@ import functools
 import logging
 import math
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch.distributed as dist
 from fairseq.logging import metrics as fairseq_metrics
@@ -49,7 +49,8 @@ def record_norm_stats(task: FairseqTask, cfg: Any) -> None:
         recorder.begin_step(model, update_num + 1, stands_in=ignore_grad)
         output = train_step(sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **more)
         loss, sample_size, _ = output
-        recorder.end_step(loss, sample_size, scaled=getattr(optimizer, "scaler", None) is not None)
+        scaled = getattr(optimizer, "scaler", None) is not None
+        recorder.end_step(loss, sample_size, scaled, epoch=functools.partial(_epoch, task))
         return output
 
     @functools.wraps(valid_step)
@@ -109,7 +110,9 @@ class Recorder:
         else:
             self.probes.detach()
 
-    def end_step(self, loss: Tensor, sample_size: Any, scaled: bool) -> None:
+    def end_step(
+        self, loss: Tensor, sample_size: Any, scaled: bool, epoch: Callable[[], Optional[float]] = lambda: None
+    ) -> None:
         """After each mini-batch.
 
         Args:
@@ -117,6 +120,7 @@ class Recorder:
             sample_size: number of those.
             scaled: whether the loss has a scale: then a gradient that is not finite means that fairseq will lower it
                 and repeat the update with other data, and so does the record.
+            epoch: tells how many epochs of the data have been seen, if that is known.
         """
         if not self.measuring:
             return
@@ -128,7 +132,8 @@ class Recorder:
         if scaled and not all(math.isfinite(value) for of_layer in numbers.values() for value in of_layer.values()):
             return
         self.recorded = self.update
-        self._write("train", numbers, vectors, loss=loss.item() / float(sample_size), sample_size=float(sample_size))
+        extra = {"loss": loss.item() / float(sample_size), "sample_size": float(sample_size), "epoch": epoch()}
+        self._write("train", numbers, vectors, **{name: value for name, value in extra.items() if value is not None})
         self.shown.update(_summary(numbers, self.probes))
         for key in self.shown:
             fairseq_metrics.log_derived(f"norm_{key}", functools.partial(self._latest, key), priority=900)
@@ -171,6 +176,12 @@ class Recorder:
 
     def _latest(self, key: str, meters: Any) -> float:
         return self.shown[key]
+
+
+def _epoch(task: FairseqTask) -> Optional[float]:
+    """Epochs of the training data seen, this batch included, as far as fairseq's iterator over it can be asked."""
+    iterator = getattr(task, "dataset_to_epoch_iter", {}).get(task.datasets.get("train"))
+    return None if iterator is None else iterator.epoch - 1 + iterator.iterations_in_epoch / len(iterator)
 
 
 def _summary(numbers: Dict[str, Numbers], probes: Probes) -> Numbers:

@@ -19,7 +19,8 @@ from powernorm_fairseq.diagnostics import storage
 from tests.models.test_training import needs_half_on_cpu
 from tests.models.training import RECIPE, SMALL, USER_DIR, Run, same, state
 
-OWN = {"bn": ("dist_mu", "dist_var"), "pnv": ("dist_psi2",), "pn": ("dist_psi2",)}
+BOTH = ["--encoder-norm", "pn", "--decoder-norm", "bn"]
+DISTANCES = ("dist_mu", "dist_var", "dist_psi2")
 GRADIENTS = ("g_mu", "g_var", "g_psi2")
 FIRST = "encoder.layers.0.self_attn_layer_norm"
 
@@ -43,9 +44,8 @@ def columns(folder, *names):
     return [[record.columns[name] for name in names] for record in records]
 
 
-@pytest.mark.parametrize("name", ["bn", "pn"])
-def test_recording_changes_nothing(toy_data, tmp_path, name):
-    plain, recorded = Run(toy_data, "--encoder-norm", name), recording(toy_data, tmp_path, "--encoder-norm", name)
+def test_recording_changes_nothing(toy_data, tmp_path):
+    plain, recorded = Run(toy_data, *BOTH), recording(toy_data, tmp_path, *BOTH)
     assert plain.train(4) == recorded.train(4)
     assert same(state(plain.model), state(recorded.model))
     assert len(storage.read(tmp_path).records) == 4
@@ -60,7 +60,7 @@ def test_off_means_nothing_at_all(toy_data, tmp_path):
 
 
 def test_records_hold_every_norm_and_its_real_tokens(toy_data, tmp_path):
-    run = recording(toy_data, tmp_path, "--encoder-norm", "pn", "--decoder-norm", "bn", interval=2)
+    run = recording(toy_data, tmp_path, *BOTH, interval=2)
     run.train(5)
     read = storage.read(tmp_path)
     assert [layer.name for layer in read.layers] == list(run.norms())
@@ -118,16 +118,17 @@ def test_accumulated_gradients_and_stand_in_batches_give_one_record(toy_data, tm
     assert tokens == [real_tokens(run, run.batches[index]) for index in (0, 3, 1, 0)]
 
 
-@pytest.mark.parametrize("name", ["bn", "pn"])
-def test_activation_checkpointing_gives_the_same_records(toy_data, tmp_path, name):
-    flags = ["--encoder-norm", name, "--dropout", 0.0]
-    recording(toy_data, tmp_path / "plain", *flags).train(3)
-    recording(toy_data, tmp_path / "again", *flags, "--checkpoint-activations").train(3)
-    plain, again = (columns(tmp_path / folder, *OWN[name], *GRADIENTS) for folder in ("plain", "again"))
-    assert len(plain) == 3
+def test_activation_checkpointing_gives_the_same_records(toy_data, tmp_path):
+    flags = [*BOTH, "--dropout", 0.0]
+    recording(toy_data, tmp_path / "plain", *flags).train(4)
+    recording(toy_data, tmp_path / "again", *flags, "--checkpoint-activations").train(4)
+    plain, again = (columns(tmp_path / folder, *DISTANCES, *GRADIENTS) for folder in ("plain", "again"))
+    assert len(plain) == 4
     for ours, theirs in zip(plain, again):
         for values, expected in zip(theirs, ours):
-            assert values == pytest.approx(expected, rel=2e-3)
+            assert [value is None for value in values] == [value is None for value in expected]
+            known = [(value, wanted) for value, wanted in zip(values, expected) if wanted is not None]
+            assert [value for value, _ in known] == pytest.approx([wanted for _, wanted in known], rel=2e-3)
 
 
 @needs_half_on_cpu
@@ -154,13 +155,13 @@ def test_repeated_update_has_one_record_and_it_is_finite(toy_data, tmp_path, mon
 
 
 def test_hooks_are_there_only_when_needed(toy_data, tmp_path):
-    """At alpha 0.9, averages of the probes have 95 % of their weight in 29 batches."""
-    run = recording(toy_data, tmp_path, "--encoder-norm", "pn", interval=50)
+    """At alpha 0.5, averages of the probes have 95 % of their weight in 5 batches."""
+    run = recording(toy_data, tmp_path, "--encoder-norm", "pn", "--norm-alpha-fwd", 0.5, interval=10)
     found = []
-    for update in range(1, 54):
+    for update in range(1, 14):
         run.train(1, first=update - 1)
         found.append(hooks(run))
-    assert found == [0] * 20 + [10] * 30 + [0] * 3
+    assert found == [0] * 4 + [10] * 6 + [0] * 3
     run.trainer.valid_step(run.batches[0])
     assert hooks(run) == 0
 
@@ -173,7 +174,7 @@ def test_a_few_numbers_are_in_the_log(toy_data, tmp_path):
         metrics.reset()
         run = recording(toy_data, tmp_path / name, "--encoder-norm", name, interval=2)
         with metrics.aggregate("train_inner"):
-            run.train(3)
+            run.train(3)  # the last update has no record: the newest is shown
         shown = metrics.get_smoothed_values("train_inner")
         assert {key for key in shown if key.startswith("norm_")} == expected
         last = [record.columns for record in storage.read(tmp_path / name).records][-1]
