@@ -20,22 +20,25 @@ EOF
 # newest build, gigabytes of CUDA, even where a CPU build of this version is at hand.
 modern_pins=(
   antlr4-python3-runtime==4.9.3 bitarray==3.12.3 cffi==2.1.1 click==8.5.1 cloudpickle==3.1.2 colorama==0.4.6
-  Cython==3.3.1 execnet==2.1.2 fairseq-fixed==0.12.3.1 filelock==4.2.10 fsspec==2026.9.0 hydra-core==1.3.2
-  iniconfig==2.3.1 Jinja2==3.1.6 joblib==1.6.0 lxml==6.1.3 MarkupSafe==3.0.4 mock==5.2.0 mpmath==1.3.0
-  narwhals==2.28.0 networkx==3.6.1 numpy==2.4.6 omegaconf==2.3.0 packaging==26.3 pip==24.0 pluggy==1.7.0
-  portalocker==4.4.2 protobuf==7.36.2 pycparser==3.12 Pygments==2.21.0 pytest-xdist==3.8.0 pytest==9.2.0 PyYAML==6.0.3
-  regex==2026.11.9 ruff==0.17.4 sacrebleu==2.6.0 sacremoses==0.2.0 scikit-learn==1.9.1 scipy==1.17.1
-  sentencepiece==0.2.2 setuptools==80.10.2 subword-nmt==0.3.8 sympy==1.14.0 tabulate==0.10.0 tensorboardX==2.6.5
-  threadpoolctl==3.8.0 torch==2.13.0 torchaudio==2.11.0 tqdm==4.70.1 typing_extensions==4.16.0 wheel==0.48.0
+  contourpy==1.3.3 cycler==0.12.1 Cython==3.3.1 execnet==2.1.2 fairseq-fixed==0.12.3.1 filelock==4.2.10
+  fonttools==4.68.0 fsspec==2026.9.0 hydra-core==1.3.2 iniconfig==2.3.1 Jinja2==3.1.6 joblib==1.6.0 kiwisolver==1.5.1
+  lxml==6.1.3 MarkupSafe==3.0.4 matplotlib==3.11.2 mock==5.2.0 mpmath==1.3.0 narwhals==2.28.0 networkx==3.6.1
+  numpy==2.4.6 omegaconf==2.3.0 packaging==26.3 pillow==13.0.0 pip==24.0 pluggy==1.7.0 portalocker==4.4.2
+  protobuf==7.36.2 pycparser==3.12 Pygments==2.21.0 pyparsing==3.3.3 pytest==9.2.0 pytest-xdist==3.8.0
+  python-dateutil==4.0.0 PyYAML==6.0.3 regex==2026.11.9 ruff==0.17.4 sacrebleu==2.6.0 sacremoses==0.2.0
+  scikit-learn==1.9.1 scipy==1.17.1 sentencepiece==0.2.2 setuptools==80.10.2 subword-nmt==0.3.8 sympy==1.14.0
+  tabulate==0.10.0 tensorboardX==2.6.5 threadpoolctl==3.8.0 torch==2.13.0 torchaudio==2.11.0 tqdm==4.70.1
+  typing_extensions==4.16.0 tzdata==2026.6 wheel==0.48.0
 )
 classic_pins=(
-  antlr4-python3-runtime==4.8 bitarray==3.12.3 cffi==1.17.1 click==8.1.8 colorama==0.4.6 Cython==0.29.37
-  exceptiongroup==1.3.1 execnet==2.1.2 fairseq==0.12.2 hydra-core==1.0.7 importlib_resources==6.4.5 iniconfig==2.1.0
-  joblib==1.4.2 lxml==6.1.3 mock==5.2.0 numpy==1.23.5 omegaconf==2.0.6 packaging==26.2 pip==24.0 pluggy==1.5.0
-  portalocker==3.0.0 protobuf==5.29.6 pycparser==2.23 pytest==8.3.5 pytest-xdist==3.6.1 PyYAML==6.0.3
-  regex==2024.11.6 ruff==0.17.4 sacrebleu==2.4.3 sacremoses==0.1.1 sentencepiece==0.2.0 setuptools==75.3.2
-  subword-nmt==0.3.8 tabulate==0.9.0 tensorboardX==2.6.2.2 tomli==2.5.0 torch==1.12.1 torchaudio==0.12.1 tqdm==4.70.1
-  typing_extensions==4.13.2 wheel==0.45.1 zipp==3.20.2
+  antlr4-python3-runtime==4.8 bitarray==3.12.3 cffi==1.17.1 click==8.1.8 colorama==0.4.6 contourpy==1.1.1
+  cycler==0.12.1 Cython==0.29.37 exceptiongroup==1.3.1 execnet==2.1.2 fairseq==0.12.2 fonttools==4.57.0
+  hydra-core==1.0.7 importlib_resources==6.4.5 iniconfig==2.1.0 joblib==1.4.2 kiwisolver==1.4.7 lxml==6.1.3
+  matplotlib==3.7.5 mock==5.2.0 numpy==1.23.5 omegaconf==2.0.6 packaging==26.2 pillow==10.4.0 pip==24.0 pluggy==1.5.0
+  portalocker==3.0.0 protobuf==5.29.6 pycparser==2.23 pyparsing==3.1.4 pytest==8.3.5 pytest-xdist==3.6.1
+  python-dateutil==2.9.0.post0 PyYAML==6.0.3 regex==2024.11.6 ruff==0.17.4 sacrebleu==2.4.3 sacremoses==0.1.1
+  sentencepiece==0.2.0 setuptools==75.3.2 six==1.17.0 subword-nmt==0.3.8 tabulate==0.9.0 tensorboardX==2.6.2.2
+  tomli==2.5.0 torch==1.12.1 torchaudio==0.12.1 tqdm==4.70.1 typing_extensions==4.13.2 wheel==0.45.1 zipp==3.20.2
 )
 
 # One answer per line; also understood by the old Pythons that are only to be refused.
@@ -165,7 +168,7 @@ main() {
   step "building fairseq (some 2 minutes the first time)"
   pip_install "${fairseq[@]}"
   step "installing the plugin and the other packages"
-  pip_install --no-build-isolation --editable '.[test]'
+  pip_install --no-build-isolation --editable '.[test,figures]'
   step "checking that fairseq works"
   "$venv/bin/python" -c 'import torch, fairseq.models.transformer, fairseq.data.data_utils_fast' >>"$log" 2>&1 ||
     { tail -n 30 "$log" >&2 && fail "fairseq cannot be imported, as shown above."; }

@@ -15,7 +15,8 @@ CHANGEABLE = frozenset(
     "--max-update --max-epoch --patience --stop-time-hours --keep-last-epochs --keep-interval-updates "
     "--keep-best-checkpoints --save-interval --save-interval-updates --log-format --log-interval --log-file "
     "--tensorboard-logdir --num-workers --data-buffer-size --cpu --ddp-backend --bucket-cap-mb --heartbeat-timeout "
-    "--validate-interval --validate-interval-updates --disable-validation --max-tokens-valid --batch-size-valid".split()
+    "--validate-interval --validate-interval-updates --disable-validation --max-tokens-valid --batch-size-valid "
+    "--norm-stats --norm-stats-interval".split()
 )
 
 

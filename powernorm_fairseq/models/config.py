@@ -100,6 +100,10 @@ class PowerNormTransformerConfig(_FlatTransformerConfig):
             "training is not concerned"
         },
     )
+    norm_stats: bool = field(
+        default=False, metadata={"help": "record what the norms do, in SAVE_DIR/norm_stats.jsonl and in the log"}
+    )
+    norm_stats_interval: int = field(default=50, metadata={"help": "updates between two records of --norm-stats"})
 
 
 def nested_config(cfg: Any) -> TransformerConfig:

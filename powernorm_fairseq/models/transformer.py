@@ -193,6 +193,10 @@ class PowerNormTransformer(TransformerModelBase):
         """Builds the model from a flat configuration."""
         announce_steps(task)
         stop_on_request(task, cfg)
+        if getattr(cfg, "norm_stats", False):
+            from powernorm_fairseq.diagnostics.training import record_norm_stats
+
+            record_norm_stats(task, cfg)
         return super().build_model(nested_config(cfg), task)
 
     @classmethod
