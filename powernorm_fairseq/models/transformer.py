@@ -1,5 +1,6 @@
 """fairseq's Transformer with the norms of this package; the norm `ln` leaves it as fairseq makes it."""
 
+import logging
 from typing import Any, Dict, Optional, Tuple
 
 from fairseq.distributed import fsdp_wrap
@@ -18,8 +19,10 @@ from powernorm_fairseq.models.config import USUAL_LAYER_SCALE, PowerNormTransfor
 from powernorm_fairseq.models.fold import fold
 from powernorm_fairseq.models.padding import PaddingMask
 from powernorm_fairseq.models.steps import announce_steps
-from powernorm_fairseq.norms import build_norm, centralise_weight
+from powernorm_fairseq.norms import build_norm, centralise_weight, kernels
 from powernorm_fairseq.stop_signal import stop_on_request
+
+logger = logging.getLogger(__name__)
 
 RELEASED_FINAL_WARMUP = 1000  # the release fixes the warm-up of the norm at the end of the encoder
 
@@ -191,6 +194,7 @@ class PowerNormTransformer(TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PowerNormTransformer":
         """Builds the model from a flat configuration."""
+        logger.info("norms run on %s", kernels.describe())
         announce_steps(task)
         stop_on_request(task, cfg)
         if getattr(cfg, "norm_stats", False):

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional
 
 NUMBERS = re.compile(r"\| (?P<kind>train_inner|train|valid) \| (?P<numbers>\{.*\})\s*$")
 UPDATES = re.compile(r"grouped total_num_itrs = (\d+)")
+KERNELS = re.compile(r"\| norms run on (.+)")
 PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
 
 
@@ -32,6 +33,7 @@ class Log:
         epochs: numbers of each epoch.
         valid: numbers on validation data.
         parameters: of the model.
+        norm_kernels: what the norms ran on.
         updates_per_epoch: as many as the latest epoch has.
     """
 
@@ -42,6 +44,7 @@ class Log:
         self.epochs: List[Dict[str, Any]] = []
         self.valid: List[Dict[str, Any]] = []
         self.parameters: Optional[int] = None
+        self.norm_kernels: Optional[str] = None
         self.updates_per_epoch: Optional[float] = None
 
     def update(self) -> "Log":
@@ -61,6 +64,9 @@ class Log:
         if self.parameters is None:
             found = PARAMETERS.search(line)
             self.parameters = int(found.group(1).replace(",", "")) if found else None
+        found = KERNELS.search(line)
+        if found:
+            self.norm_kernels = found.group(1)
         found = UPDATES.search(line)
         if found:
             self.updates_per_epoch = float(found.group(1))

@@ -169,7 +169,7 @@ class Run:
             "command": commands[0],
             "configuration": configuration(commands[1]),
             "git_revision": environment.pop("git_revision", None),
-            "environment": environment,
+            "environment": {**environment, "norm_kernels": log.norm_kernels or ""},
             "parameters": log.parameters,
             "updates": log.updates,
             "epochs": int(log.epochs[-1]["epoch"]) if log.epochs else 0,
