@@ -14,6 +14,7 @@ from powernorm_fairseq.norms import BatchStatisticsNorm, functional
 from powernorm_fairseq.norms.step import in_backward, loss_scale, step_counts
 
 Numbers = Dict[str, float]
+CHOOSING_DEVICES = ("cpu",)  # where leaving rows out is cheaper than masking them
 USUAL_MOMENTUM = 0.1  # of averages kept by a probe, where a torch norm has none
 # torch < 2.0 shows hooks the positional arguments alone: there a padding mask must be given by position.
 _PARAMETERS = inspect.signature(nn.Module.register_forward_hook).parameters
@@ -222,13 +223,14 @@ class _Probe:
                 raise RuntimeError(f"the input of {self.name} was changed in place; its gradients cannot be measured")
             norm, batch = self.norm, self._batch(kept, mask)
             all_grad = self._as_rows(grad).to(batch.x.dtype) / loss_scale()
-            grad = _blank(all_grad, mask)
+            grad, _ = _without_padding(all_grad, mask)
             self.gradients = metrics.gradient_norms(batch, grad, norm.weight, norm.eps)
             if step.psi2 is None:
                 return
             x, count = batch.x, batch.count
             if norm.recipe == "release":  # padding takes part in these means, where it is finite
-                x, grad, count = self._rows(torch.nan_to_num(kept, 0.0, 0.0, 0.0), None), all_grad, batch.positions
+                x = self._scaled(self._as_rows(torch.nan_to_num(kept, 0.0, 0.0, 0.0)))
+                grad, count = all_grad, batch.positions
             self.gradients.update(_extremes(*metrics.backward_means(x, grad, count, step.psi2, norm.weight, norm.eps)))
 
         return measure
@@ -286,30 +288,33 @@ class _Probe:
 
     def _batch(self, x: Tensor, mask: Optional[Tensor]) -> metrics.BatchStatistics:
         """What the norm normalises, without what stands at padding."""
-        padding = None if mask is None else mask.reshape(-1, 1)
-        return metrics.BatchStatistics(self._rows(x, mask), padding, self._counts_padding)
+        rows, padding = _without_padding(self._as_rows(x), mask)
+        positions = x.numel() // rows.shape[1]
+        return metrics.BatchStatistics(self._scaled(rows), padding, positions, self._counts_padding)
 
-    def _rows(self, x: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """What the norm normalises, N x C, zero where the mask is true."""
-        x = self._as_rows(x.detach())
-        if x.dtype in (torch.float16, torch.bfloat16):
-            x = x.float()
-        if isinstance(self.norm, _BatchNorm):
-            return x
-        x = _blank(x, mask)
-        groups = self.norm.scale_groups
-        return functional.layer_scale(x, groups, self.norm.eps) if groups > 0 else x
+    def _scaled(self, rows: Tensor) -> Tensor:
+        """The layer scale, in float32 or wider, as the norm does it."""
+        if rows.dtype in (torch.float16, torch.bfloat16):
+            rows = rows.float()
+        groups = getattr(self.norm, "scale_groups", 0)
+        return functional.layer_scale(rows, groups, self.norm.eps) if groups > 0 else rows
 
     def _as_rows(self, x: Tensor) -> Tensor:
         """N x C; torch's norms have the features in the second dimension."""
+        x = x.detach()
         if isinstance(self.norm, _BatchNorm):
             x = x.movedim(1, -1)
         return x.reshape(-1, x.shape[-1])
 
 
-def _blank(rows: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Rows with zeros where the mask is true."""
-    return rows if mask is None else rows.masked_fill(mask.reshape(-1, 1), 0.0)
+def _without_padding(rows: Tensor, mask: Optional[Tensor]) -> Tuple[Tensor, Optional[Tensor]]:
+    """The real rows alone; or, where choosing them would wait for the device, zeros at padding and where that is."""
+    if mask is None:
+        return rows, None
+    if rows.device.type in CHOOSING_DEVICES:
+        return rows.index_select(0, (~mask).reshape(-1).nonzero().squeeze(1)), None
+    padding = mask.reshape(-1, 1)
+    return rows.masked_fill(padding, 0.0), padding
 
 
 def _arguments(

@@ -20,14 +20,18 @@ class BatchStatistics:
     Args:
         x: N x C, zero at padding.
         padding: N x 1, or None.
+        positions: number of rows, padding included, if it has been taken out of ``x`` already.
         count_padding: divide the squared deviations by the number of all rows, as the released BN does.
     """
 
-    def __init__(self, x: Tensor, padding: Optional[Tensor], count_padding: bool = False) -> None:
+    def __init__(
+        self, x: Tensor, padding: Optional[Tensor], positions: Optional[int] = None, count_padding: bool = False
+    ) -> None:
         self.x = x
         self.real = None if padding is None else (~padding).to(x.dtype)
-        self.positions = torch.full((), max(x.shape[0], 1), dtype=x.dtype, device=x.device)
-        self.count = self.positions if self.real is None else self.real.sum().clamp(min=1)
+        count = x.new_full((), x.shape[0]) if self.real is None else self.real.sum()
+        self.count = count.clamp(min=1)
+        self.positions = x.new_full((), max(x.shape[0] if positions is None else positions, 1))
         self.spread_count = self.positions if count_padding else self.count
 
     @cached_property
@@ -43,17 +47,12 @@ class BatchStatistics:
     @cached_property
     def var(self) -> Tensor:
         """sigma_B^2, biased."""
-        return _sum_of_squares(self.deviation) / self.spread_count
+        return self.deviation.square().sum(0) / self.spread_count
 
     @cached_property
     def psi2(self) -> Tensor:
         """psi_B^2."""
-        return _sum_of_squares(self.x) / self.count
-
-
-def _sum_of_squares(x: Tensor) -> Tensor:
-    """Of each column, without a temporary matrix."""
-    return torch.linalg.vector_norm(x, dim=0).square()
+        return self.x.square().sum(0) / self.count
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -121,7 +120,7 @@ def backward_means(
     products = (grad * x).sum(0) / torch.sqrt(psi2)
     if weight is not None:
         products = products * weight.to(products.dtype)
-    return _sum_of_squares(x) / psi2 / count, products / count
+    return x.square().sum(0) / psi2 / count, products / count
 
 
 def gamma_over_psi(weight: Optional[Tensor], psi2: Tensor, eps: float) -> Tensor:

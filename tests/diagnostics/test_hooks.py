@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from powernorm_fairseq import diagnostics
+from powernorm_fairseq.diagnostics import hooks
 from powernorm_fairseq.diagnostics.hooks import SEES_KEYWORDS
 from powernorm_fairseq.norms import build_norm, training_step
 from tests.norms.batches import random_affine, random_batch
@@ -107,9 +108,11 @@ def pn_numbers(norm, x, dy, before, batch_psi2):
     }
 
 
-@pytest.mark.parametrize("layer_scale", ["none", "layer", "head"])
+@pytest.mark.parametrize("layer_scale, chosen", [("none", True), ("layer", True), ("head", True), ("head", False)])
 @pytest.mark.parametrize("case", OPTIONS)
-def test_training_steps(case, layer_scale):
+def test_training_steps(case, layer_scale, chosen, monkeypatch):
+    """With padding left out, and with padding masked as on a GPU."""
+    monkeypatch.setattr(hooks, "CHOOSING_DEVICES", ("cpu",) if chosen else ())
     norm = make(case, layer_scale)
     probes = diagnostics.attach(norm)
     history, momentum = [], norm.momentum if hasattr(norm, "momentum") else 1 - norm.alpha_fwd
@@ -195,8 +198,10 @@ def test_loss_scale_is_taken_out():
     assert numbers[1] == pytest.approx(numbers[0], rel=1e-12)
 
 
+@pytest.mark.parametrize("chosen", [True, False])
 @pytest.mark.parametrize("case", ["bn", "pn", "pnv", "mabn"])
-def test_what_stands_at_padding_is_not_seen(case):
+def test_what_stands_at_padding_is_not_seen(case, chosen, monkeypatch):
+    monkeypatch.setattr(hooks, "CHOOSING_DEVICES", ("cpu",) if chosen else ())
     norm, (x, dy, mask) = make(case, "head"), random_batch(1)
     numbers = []
     for junk in (0.0, math.nan, math.inf):

@@ -16,6 +16,7 @@ pytest.importorskip("fairseq")
 from fairseq.logging import metrics
 
 from powernorm_fairseq.diagnostics import storage
+from tests.models.test_distributed import train
 from tests.models.test_training import needs_half_on_cpu
 from tests.models.training import RECIPE, SMALL, USER_DIR, Run, same, state
 
@@ -246,3 +247,16 @@ def test_killed_training_goes_on_without_duplicates(toy_data, tmp_path):
     output = done.stdout + done.stderr
     assert '"norm_dist_mu"' in output and '"valid_norm_tid_mean"' in output
     assert list((tmp_path / "board").rglob("*tfevents*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [[], ["--sync-norm"]])
+def test_first_of_two_processes_records_its_own_batches(toy_data, tmp_path, sync):
+    flags = ["--encoder-norm", "bn", "--ddp-backend", "legacy_ddp", "--norm-stats", "--norm-stats-interval", "2", *sync]
+    train(toy_data, tmp_path, 2, 8, *flags)
+    read = storage.read(tmp_path)
+    assert [record.update for record in read.records] == [2, 4, 6, 8] and read.header["after"] == 0
+    assert read.layers[0].name == FIRST
+    sizes = [record.extra["sample_size"] for record in read.records]
+    assert sum('"format"' in line for line in (tmp_path / storage.FILE).read_text().splitlines()) == 1
+    assert all(8 <= size <= 8 * 13 for size in sizes)  # of eight sentences, not sixteen
