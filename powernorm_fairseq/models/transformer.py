@@ -14,7 +14,8 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from powernorm_fairseq.models.config import USUAL_LAYER_SCALE, PowerNormTransformerConfig, nested_config
+from powernorm_fairseq.models.config import PowerNormTransformerConfig, nested_config
+from powernorm_fairseq.models.norm_settings import USUAL_LAYER_SCALE
 from powernorm_fairseq.models.padding import PaddingMask
 from powernorm_fairseq.models.steps import announce_steps
 from powernorm_fairseq.norms import build_norm, centralise_weight
@@ -65,7 +66,7 @@ def _keep_final_norm(state_dict: Dict[str, Tensor], name: str, version: Tensor) 
     state_dict.setdefault(f"{name}.version", version.clone())
 
 
-def _wrap(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
+def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """Activation checkpointing and FSDP around a layer, as fairseq wraps its own."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
@@ -99,7 +100,7 @@ class NormEncoder(TransformerEncoderBase):
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """One layer of the encoder."""
-        return _wrap(NormEncoderLayer(cfg, return_fc=self.return_fc), cfg)
+        return wrap_layer(NormEncoderLayer(cfg, return_fc=self.return_fc), cfg)
 
     def forward_scriptable(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
         """See fairseq; the mask is for the norm at the end, each layer gets its own."""
@@ -155,7 +156,7 @@ class NormDecoder(TransformerDecoderBase):
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """One layer of the decoder."""
-        return _wrap(NormDecoderLayer(cfg, no_encoder_attn), cfg)
+        return wrap_layer(NormDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def extract_features_scriptable(
         self,
