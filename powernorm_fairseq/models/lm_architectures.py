@@ -29,15 +29,15 @@ WIKITEXT103: Dict[str, Any] = {
 TINY: Dict[str, Any] = {
     **PTB,
     "decoder_layers": 2,
-    "decoder_embed_dim": 128,
-    "decoder_ffn_embed_dim": 512,
+    "decoder_embed_dim": 64,
+    "decoder_ffn_embed_dim": 256,
     "attention_width": 32,
     "dropout": 0.1,
 }
 TINY_TRANSFORMER: Dict[str, Any] = {
     "decoder_layers": 2,
-    "decoder_embed_dim": 128,
-    "decoder_ffn_embed_dim": 512,
+    "decoder_embed_dim": 64,
+    "decoder_ffn_embed_dim": 256,
     "decoder_attention_heads": 4,
     "share_decoder_input_output_embed": True,
 }
