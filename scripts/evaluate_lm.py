@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``fairseq_flags``."""
-    own, extra = list(argv), []  # type: List[str], List[str]
+    own, extra = list(argv), []
     if "--" in own:
         cut = own.index("--")
         own, extra = own[:cut], own[cut + 1 :]
@@ -182,6 +182,11 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any], request: Dict[s
     }
 
 
+def _stamp(file: Path) -> List[int]:
+    stat = file.stat()
+    return [stat.st_size, stat.st_mtime_ns]  # a list, as JSON gives it back
+
+
 def run(args: argparse.Namespace) -> Dict[str, Any]:
     """Evaluates as the command line says, or finds that it was done before."""
     if not args.checkpoint.is_file():
@@ -201,7 +206,7 @@ def run(args: argparse.Namespace) -> Dict[str, Any]:
         "settings": settings,
         "context_window": args.context_window,
         "fairseq_flags": args.fairseq_flags,
-        "files": {str(file.resolve()): list(file.stat()[6:9:2]) for file in (args.checkpoint, *files)},
+        "files": {str(file.resolve()): _stamp(file) for file in (args.checkpoint, *files)},
     }
     out = args.out.absolute()
     result = finished(out, request, args.overwrite)
