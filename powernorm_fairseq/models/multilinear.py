@@ -30,11 +30,10 @@ BLOCK = 16  # measured: 8 to 32 take the same time to 20 %; the masked half of a
 
 def naive_multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
     """The definition, with all n x n x n numbers; arguments and result as :func:`multilinear`."""
-    n, size = q.shape[2], round(weight.shape[1] ** 0.5)
+    n = q.shape[2]
     seen = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
     slices = torch.einsum("bri,brj,brk->bijk", q, k, v) * (seen[:, :, None] & seen[:, None, :])
-    corner = weight.view(-1, size, size)[:, :n, :n]
-    return slices.flatten(2) @ corner.flatten(1).t()
+    return slices.flatten(2) @ _square(weight)[:, :n, :n].flatten(1).t()
 
 
 def multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, block: int = BLOCK) -> Tensor:
@@ -63,32 +62,52 @@ class _Border(NamedTuple):
     def products(self, k: Tensor, v: Tensor) -> Tensor:
         """Products of keys and values at the cells, B x R x cells."""
         s, e = self.start, self.end
-        rows = (k[:, :, s:e, None] * v[:, :, None, :e]).flatten(2)
-        columns = (k[:, :, :s, None] * v[:, :, None, s:e]).flatten(2)
-        return torch.cat([rows, columns], 2)
+        rows, columns = k[:, :, s:e, None] * v[:, :, None, :e], k[:, :, :s, None] * v[:, :, None, s:e]
+        return torch.cat([rows.flatten(2), columns.flatten(2)], 2)
 
     def add_product_gradients(self, grad: Tensor, k: Tensor, v: Tensor, grad_k: Tensor, grad_v: Tensor) -> None:
         """The backward of ``products``, added to the gradients of keys and values."""
         s, e = self.start, self.end
-        rows, columns = grad.split([(e - s) * e, s * (e - s)], 2)
-        for part, j, i in ((rows, slice(s, e), slice(0, e)), (columns, slice(0, s), slice(s, e))):
-            part = part.view(*k.shape[:2], j.stop - j.start, i.stop - i.start)
+        for part, j, i in zip(self._rectangles(grad), (slice(s, e), slice(0, s)), (slice(0, e), slice(s, e))):
             grad_k[:, :, j] += (part @ v[:, :, i, None]).squeeze(-1)
             grad_v[:, :, i] += (k[:, :, None, j] @ part).squeeze(-2)
 
+    def weights(self, weight: Tensor) -> Tensor:
+        """The weight at the cells, C x cells."""
+        s, e = self.start, self.end
+        square = _square(weight)
+        return torch.cat([square[:, s:e, :e].flatten(1), square[:, :s, s:e].flatten(1)], 1)
+
+    def put_weights(self, part: Tensor, weight: Tensor) -> None:
+        """Writes ``part`` to the cells of ``weight``."""
+        s, e = self.start, self.end
+        square = _square(weight)
+        square[:, s:e, :e], square[:, :s, s:e] = self._rectangles(part)
+
+    def _rectangles(self, cells: Tensor) -> Tuple[Tensor, Tensor]:
+        """Rows and columns of the border, from its cells in the last dimension."""
+        s, e = self.start, self.end
+        rows, columns = cells.split([(e - s) * e, s * (e - s)], -1)
+        return rows.view(*cells.shape[:-1], e - s, e), columns.view(*cells.shape[:-1], s, e - s)
+
+
+def _square(weight: Tensor) -> Tensor:
+    """C x N² as C x N x N."""
+    size = round(weight.shape[1] ** 0.5)
+    return weight.view(-1, size, size)
+
 
 @functools.lru_cache(maxsize=64)
-def _borders(n: int, size: int, block: int, device: torch.device) -> Tuple[List[_Border], Tensor]:
-    """The borders of n positions, and where their cells are among the size² of the weight."""
-    borders, cells = [], []
+def _borders(n: int, block: int, device: torch.device) -> List[_Border]:
+    """The borders of n positions."""
+    borders = []
     for start in range(0, n, block):
         end = min(start + block, n)
         inside, before, upto = (torch.arange(*ends, device=device) for ends in ((start, end), (start,), (end,)))
-        j = torch.cat([inside.repeat_interleave(end), before.repeat_interleave(end - start)])
-        k = torch.cat([upto.repeat(end - start), inside.repeat(start)])
-        borders.append(_Border(start, end, torch.max(j, k) > inside[:, None]))
-        cells.append(j * size + k)
-    return borders, torch.cat(cells)
+        rows, columns = torch.max(inside[:, None], upto), torch.max(before[:, None], inside)
+        latest = torch.cat([rows.flatten(), columns.flatten()])
+        borders.append(_Border(start, end, latest > inside[:, None]))
+    return borders
 
 
 class _MultiLinear(torch.autograd.Function):
@@ -97,20 +116,18 @@ class _MultiLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, block: int) -> Tensor:
         batch, width, n = q.shape
-        borders, cells = _borders(n, round(weight.shape[1] ** 0.5), block, q.device)
-        parts = _parts(weight, borders, cells)
         state: Optional[Tensor] = None
         states, outputs = [], []
-        for border, part in zip(borders, parts):
-            query, products = q[:, :, border.start : border.end], border.products(k, v)
+        for border in _borders(n, block, q.device):
+            query, products, part = q[:, :, border.start : border.end], border.products(k, v), border.weights(weight)
             slices = (query.transpose(1, 2) @ products).masked_fill_(border.hidden, 0.0)
-            output = slices @ part
+            output = slices @ part.t()
             if state is not None:
                 output += query.transpose(1, 2) @ state
                 states.append(state)
             outputs.append(output)
             if border.end < n:
-                added = (products.flatten(0, 1) @ part).view(batch, width, -1)
+                added = (products.flatten(0, 1) @ part.t()).view(batch, width, -1)
                 state = added if state is None else state + added
         ctx.save_for_backward(q, k, v, weight, *states)
         ctx.block = block
@@ -120,35 +137,27 @@ class _MultiLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         q, k, v, weight, *states = ctx.saved_tensors
-        n = q.shape[2]
-        borders, cells = _borders(n, round(weight.shape[1] ** 0.5), ctx.block, q.device)
-        parts = _parts(weight, borders, cells)
+        borders = _borders(q.shape[2], ctx.block, q.device)
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        grad_parts, grad_state = [], None
-        for border, part, state in reversed(list(zip(borders, parts, [None, *states]))):
+        grad_weight = torch.zeros_like(weight)
+        grad_state: Optional[Tensor] = None
+        for border, state in zip(reversed(borders), [*reversed(states), None]):
             here = slice(border.start, border.end)
-            query, products, grad_out = q[:, :, here], border.products(k, v), grad[:, here]
+            query, grad_out = q[:, :, here], grad[:, here]
+            products, part = border.products(k, v), border.weights(weight)
             slices = (query.transpose(1, 2) @ products).masked_fill_(border.hidden, 0.0)
-            grad_slices = (grad_out @ part.t()).masked_fill_(border.hidden, 0.0)
-            grad_part = slices.flatten(0, 1).t() @ grad_out.flatten(0, 1)
+            grad_slices = (grad_out @ part).masked_fill_(border.hidden, 0.0)
+            grad_part = grad_out.flatten(0, 1).t() @ slices.flatten(0, 1)
             grad_products = query @ grad_slices
             grad_query = products @ grad_slices.transpose(1, 2)
             if grad_state is not None:
-                flat = grad_state.flatten(0, 1)
-                grad_part += products.flatten(0, 1).t() @ flat
-                grad_products += (flat @ part.t()).view_as(grad_products)
+                grad_part.addmm_(grad_state.flatten(0, 1).t(), products.flatten(0, 1))
+                grad_products += grad_state @ part
+            border.put_weights(grad_part, grad_weight)
             border.add_product_gradients(grad_products, k, v, grad_k, grad_v)
             if state is not None:
                 grad_query += state @ grad_out.transpose(1, 2)
                 added = query @ grad_out
                 grad_state = added if grad_state is None else grad_state + added
             grad_q[:, :, here] = grad_query
-            grad_parts.append(grad_part)
-        grad_weight = weight.new_zeros(weight.shape[1], weight.shape[0])
-        grad_weight.index_copy_(0, cells, torch.cat(grad_parts[::-1]))
-        return grad_q, grad_k, grad_v, grad_weight.t(), None
-
-
-def _parts(weight: Tensor, borders: List[_Border], cells: Tensor) -> Tuple[Tensor, ...]:
-    """The weight's columns for each border, cells x C."""
-    return weight.t().index_select(0, cells).split([border.hidden.shape[1] for border in borders])
+        return grad_q, grad_k, grad_v, grad_weight, None
