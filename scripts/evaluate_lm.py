@@ -143,13 +143,15 @@ def eval_lm(args: argparse.Namespace, settings: Dict[str, Any]) -> Tuple[float, 
         flags += ["--" + name.replace("_", "-"), str(settings[name])]
     flags += ["--add-bos-token"] if settings["add_bos_token"] else []
     flags += ["--cpu"] if args.cpu else []
-    listener = Listener()
+    listener, level = Listener(), program.logger.level
     program.logger.addHandler(listener)
+    program.logger.setLevel(logging.INFO)
     try:
         parsed = options.parse_args_and_arch(options.get_eval_lm_parser(), flags + args.fairseq_flags)
         result = program.main(convert_namespace_to_omegaconf(parsed))
     finally:
         program.logger.removeHandler(listener)
+        program.logger.setLevel(level)
     if listener.skipped:
         raise scoring.ScoringError("the model gives some words no probability at all, and fairseq left them out")
     return float(result["loss"]) * math.log(2), listener.tokens
@@ -161,9 +163,7 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any], request: Dict[s
     loss, evaluated = eval_lm(args, settings)
     if evaluated != tokens:
         raise scoring.ScoringError(
-            "fairseq evaluated {} of {} tokens; the others are in sequences too long for the model".format(
-                evaluated, tokens
-            )
+            "fairseq evaluated {} of {} tokens, which says nothing about the others".format(evaluated, tokens)
         )
     if not math.isfinite(loss):
         raise scoring.ScoringError("the loss of {} is {}".format(args.checkpoint, loss))

@@ -1,0 +1,147 @@
+"""From a language model's checkpoint to perplexity per word: against a plain loop, and with the real programs."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fairseq")
+
+import torch
+
+from scripts import evaluate_lm, train
+from tests.conftest import preprocess
+from tests.models.training import USER_DIR, LMRun
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "a b@@ c\nb@@ b@@ a c\n\nc a a b@@ c a c\n"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model of subwords with blocks of 5 tokens, after a few updates, and its data."""
+    folder = tmp_path_factory.mktemp("lm")
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.en").write_text(TEXT * (20 if split == "train" else 1))
+    preprocess(folder, ".en", "--only-source")
+    run = LMRun(folder / "bin", "--tokens-per-sample", 5)
+    run.train(6)
+    run.trainer.consolidate_optimizer()
+    run.trainer.save_checkpoint(str(folder / "model.pt"), {})
+    return folder, run
+
+
+def arguments(trained, *more):
+    folder, _ = trained
+    return ["--data", str(folder / "bin"), "--checkpoint", str(folder / "model.pt"), "--cpu", *map(str, more)]
+
+
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def plain_loss(run, block, context=0):
+    """Summed loss of the test text in nats: token after token, from the ``context`` or more tokens in front of it."""
+    dictionary = run.task.source_dictionary
+    tokens = [i for line in TEXT.splitlines() for i in [*map(dictionary.index, line.split()), dictionary.eos()]]
+    source = [dictionary.eos(), *tokens[:-1]]  # what stands in front of each token
+    run.model.eval()
+    total = 0.0
+    for first in range(0, len(tokens), block - context):
+        begin, end = max(0, first - context), min(first + block - context, len(tokens))
+        with torch.no_grad():
+            out = run.model(torch.tensor([source[begin:end]]))
+            scores = run.model.get_normalized_probs(out, log_probs=True)[0]
+        total -= sum(scores[i - begin, tokens[i]].item() for i in range(first, end))
+    return total
+
+
+TOKENS, WORDS = 18, 14  # with four ends of lines; four tokens end in @@
+
+
+def test_perplexity_is_per_word_and_that_of_a_plain_loop(trained, tmp_path, capsys):
+    assert evaluate_lm.main(arguments(trained, "--out", tmp_path / "out")) == 0
+    found = result(tmp_path / "out")
+    loss = plain_loss(trained[1], block=5)
+    assert (found["tokens"], found["words"], found["subwords"]) == (TOKENS, WORDS, "subword-nmt")
+    assert found["loss"] == pytest.approx(loss / WORDS, rel=1e-5)
+    assert found["ppl"] == pytest.approx(math.exp(loss / WORDS), rel=1e-5)
+    assert found["ppl_per_token"] == pytest.approx(math.exp(loss / TOKENS), rel=1e-5)
+    assert (found["tokens_per_sample"], found["context_window"], found["sample_break_mode"]) == (5, 0, "none")
+    assert f"perplexity {found['ppl']:.2f} per word (14 words, 18 tokens" in capsys.readouterr().out
+
+
+def test_shorter_blocks_and_context_windows(trained, tmp_path):
+    assert evaluate_lm.main(arguments(trained, "--out", tmp_path / "short", "--tokens-per-sample", 3)) == 0
+    assert result(tmp_path / "short")["loss"] * WORDS == pytest.approx(plain_loss(trained[1], 3), rel=1e-5)
+    assert evaluate_lm.main(arguments(trained, "--out", tmp_path / "window", "--context-window", 3)) == 0
+    windowed = result(tmp_path / "window")
+    assert windowed["loss"] * WORDS == pytest.approx(plain_loss(trained[1], 5, context=3), rel=1e-5)
+    assert windowed["context_window"] == 3 and windowed["tokens"] == TOKENS
+
+
+def test_finished_results_stay_unless_overwritten(trained, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert evaluate_lm.main(arguments(trained, "--out", out)) == 0
+    before = (out / "result.json").stat().st_mtime_ns
+    assert evaluate_lm.main(arguments(trained, "--out", out)) == 0
+    assert (out / "result.json").stat().st_mtime_ns == before
+    assert evaluate_lm.main(arguments(trained, "--out", out, "--context-window", 1)) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert evaluate_lm.main(arguments(trained, "--out", out, "--context-window", 1, "--overwrite")) == 0
+    assert result(out)["context_window"] == 1
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--tokens-per-sample", 6], "--tokens-per-sample 6 does not fit the model; give 1 to 5"),
+        (["--context-window", 5], "--context-window 5 leaves nothing to predict; give 0 to 4"),
+        (["--subset", "none"], "none.idx is missing"),
+        (["--checkpoint", "none.pt"], "none.pt is no checkpoint file"),
+        (["--max-tokens", 5, "--", "--num-shards", 2], "of 18 tokens, which says nothing about the others"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(trained, tmp_path, capsys, flags, message):
+    assert evaluate_lm.main(arguments(trained, "--out", tmp_path / "out", *flags)) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_train_sh_and_fairseq_eval_lm(toy_text, tmp_path):
+    """The recipe of lm_tiny for real; fairseq's own program agrees with the script."""
+    env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    command = [str(ROOT / "scripts/train.sh"), "--preset", "lm_tiny", "--norm", "pn", "--data", str(toy_text)]
+    command += ["--save-dir", str(tmp_path / "run"), "--", "--cpu", "--max-epoch", "1", "--num-workers", "0"]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout.decode()[-3000:]
+    best = tmp_path / "run" / "checkpoint_best.pt"
+    assert evaluate_lm.main(["--data", str(toy_text), "--checkpoint", str(best), "--cpu"]) == 0
+    found = result(tmp_path / "run" / "checkpoint_best.lm.test")
+    assert found["tokens_per_sample"] == 32 and found["subwords"] is None and found["words"] == found["tokens"]
+    program = Path(sys.executable).parent / "fairseq-eval-lm"
+    flags = [str(toy_text), "--user-dir", USER_DIR, "--path", str(best), "--tokens-per-sample", "32", "--cpu"]
+    done = subprocess.run([str(program), *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert "Perplexity: {:.2f}".format(found["ppl"]) in done.stdout.decode()
+
+
+@pytest.mark.parametrize("preset, arch_flags", [("ptb", "--label-smoothing 0.1"), ("wikitext103", "--adaptive-input")])
+def test_recipes_become_flags(toy_text, tmp_path, capsys, preset, arch_flags):
+    command = ["--preset", preset, "--norm", "bn", "--data", str(toy_text), "--save-dir", str(tmp_path / "run")]
+    assert train.main([*command, "--dry-run"]) == 0
+    call = capsys.readouterr().out
+    assert "--task language_modeling" in call and "--norm bn" in call and arch_flags in call
+    assert train.main([*command, "--dry-run", "--", "--norm", "ln"]) == 1
+    assert "--norm cannot come after --" in capsys.readouterr().err
+
+
+def test_missing_text_is_found_before_training(toy_data, toy_text, tmp_path, capsys):
+    command = ["--preset", "ptb", "--norm", "pn", "--save-dir", str(tmp_path / "run"), "--dry-run", "--data"]
+    assert train.main([*command, str(toy_data)]) == 1
+    assert "has no train text; data_prep/lm.sh prepares text" in capsys.readouterr().err
+    assert train.main([*command, str(tmp_path / "none")]) == 1
+    assert "is no folder; data_prep/lm.sh makes one" in capsys.readouterr().err
