@@ -11,7 +11,7 @@ unexport PYTHONPATH
 in_venv = PATH="$(CURDIR)/$(1)/bin:$$PATH"
 pytest = OMP_NUM_THREADS=1 $(call in_venv,$(1)) python -m pytest -n 2
 
-.PHONY: help setup demo test test-slow lint setup-classic test-classic slurm-deps clean
+.PHONY: help setup demo test test-slow lint setup-classic test-classic slurm-deps browser-deps clean
 
 help:  ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,16 @@ slurm-deps:  ## install Slurm from Debian's packages, for the tests of scripts/s
 	else \
 	  apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends slurm-wlm munge >/dev/null; \
+	fi
+
+browser-deps:  ## install chromium from Debian's packages, for the tests of the reports; no other target does that
+	@if command -v chromium >/dev/null; then \
+	  echo "browser-deps: chromium is installed"; \
+	elif ! command -v apt-get >/dev/null; then \
+	  echo "browser-deps: there is no apt-get here; install chromium by other means" >&2; exit 1; \
+	else \
+	  apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
 	fi
 
 clean:  ## remove both environments and what the tools leave behind; results stay

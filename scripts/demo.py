@@ -24,6 +24,7 @@ TOP = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 SPLITS = ("train", "valid", "test")
 LANGUAGES = ("de", "en")
+PAIRS, BPE_TOKENS = 20000, 1500
 
 TRAINING = (
     "--source-lang de --target-lang en --arch powernorm_tiny --share-all-embeddings --dropout 0.1 "
@@ -66,14 +67,21 @@ def stage(title: str, target: Path, make: Callable[[Path], None]) -> None:
     say(f"{title}: {time.monotonic() - start:.0f} s")
 
 
-def make_corpus(args: argparse.Namespace, folder: Path) -> None:
+def prepare(folder: Path, pairs: int, bpe_tokens: int) -> None:
+    """Makes ``text``, ``bpe`` and ``bin`` in a folder, as far as they are missing."""
+    stage("1/5 corpus", folder / "text", lambda aside: make_corpus(pairs, aside))
+    stage("2/5 BPE", folder / "bpe", lambda aside: make_bpe(bpe_tokens, folder / "text", aside))
+    stage("3/5 binarising", folder / "bin", lambda aside: binarise(folder / "bpe", aside))
+
+
+def make_corpus(pairs: int, folder: Path) -> None:
     """Sentence pairs of the project's grammar, in three disjoint parts."""
     from data_prep.demo_grammar import write_corpus
 
-    write_corpus(folder, sizes={"train": args.pairs, "valid": 500, "test": 500}, seed=1)
+    write_corpus(folder, sizes={"train": pairs, "valid": 500, "test": 500}, seed=1)
 
 
-def make_bpe(args: argparse.Namespace, text: Path, folder: Path) -> None:
+def make_bpe(bpe_tokens: int, text: Path, folder: Path) -> None:
     """Joint BPE, learned on both sides of the training text."""
     from subword_nmt.apply_bpe import BPE
     from subword_nmt.learn_bpe import learn_bpe
@@ -81,7 +89,7 @@ def make_bpe(args: argparse.Namespace, text: Path, folder: Path) -> None:
     folder.mkdir()
     both = [line for lang in LANGUAGES for line in (text / f"train.{lang}").read_text(encoding="utf-8").splitlines()]
     with open(str(folder / "codes"), "w", encoding="utf-8") as codes:
-        learn_bpe(both, codes, args.bpe_tokens)
+        learn_bpe(both, codes, bpe_tokens)
     with open(str(folder / "codes"), encoding="utf-8") as codes:
         bpe = BPE(codes)
     for split in SPLITS:
@@ -264,10 +272,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dir", type=Path, default=Path("demo"), help="where everything is written")
     parser.add_argument("--norms", default="ln,pn", help="encoder norms to train, separated by commas")
-    parser.add_argument("--pairs", type=int, default=20000, help="sentence pairs to train on")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="sentence pairs to train on")
     parser.add_argument("--epochs", type=int, default=6, help="passes over the pairs")
     parser.add_argument("--average", type=int, default=3, help="checkpoints to average")
-    parser.add_argument("--bpe-tokens", type=int, default=1500, help="BPE merges")
+    parser.add_argument("--bpe-tokens", type=int, default=BPE_TOKENS, help="BPE merges")
     parser.add_argument("--warmup-updates", type=int, default=200, help="warm-up of the learning rate and of PN")
     parser.add_argument("--gpu", action="store_true", help="train and decode on GPUs")
     return parser
@@ -284,9 +292,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             if norm not in norm_names():
                 raise DemoError(f"--norms {norm} is not known; choose from {', '.join(norm_names())}")
         check_settings(args)
-        stage("1/5 corpus", args.dir / "text", lambda aside: make_corpus(args, aside))
-        stage("2/5 BPE", args.dir / "bpe", lambda aside: make_bpe(args, args.dir / "text", aside))
-        stage("3/5 binarising", args.dir / "bin", lambda aside: binarise(args.dir / "bpe", aside))
+        prepare(args.dir, args.pairs, args.bpe_tokens)
         untrained = [norm for norm in norms if not (args.dir / norm / "averaged.pt").exists()]
         say(f"4/5 training {', '.join(untrained)} ..." if untrained else "4/5 training: done before")
         train(args, untrained)

@@ -122,6 +122,7 @@ def environment(place: Place) -> Dict[str, Any]:
         "python": "{} ({})".format(platform.python_version(), sys.executable),
         "packages": {name: found for name, found in ((name, _version(name)) for name in PACKAGES) if found},
         "git_revision": _git_revision(),
+        "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpus": _output(["nvidia-smi", "-L"]).splitlines() if place.gpus else [],
         "processes": {"all": place.world, "here": place.local, "first_rank": place.first, "meet_at": place.address},
@@ -145,6 +146,15 @@ def _version(package: str) -> Optional[str]:
     return found.group(1) if found else None
 
 
+def _processor() -> str:
+    """Its name, as Linux knows it."""
+    try:
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1) if found else platform.machine()
+
+
 def _git_revision() -> Optional[str]:
     """The commit, with ``+changes`` if files differ from it."""
     revision = _output(["git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD"]).strip()
@@ -166,10 +176,18 @@ def finished_before(args: argparse.Namespace, flags: train_recipe.Flags) -> bool
     if not file.exists():
         return False
     status = json.loads(file.read_text(encoding="utf-8"))
-    return status["state"] == "finished" and status["flags"] == _length(flags)
+    return status["state"] == "finished" and status["flags"] == length(flags)
 
 
-def _length(flags: train_recipe.Flags) -> train_recipe.Flags:
+def _peak_before(folder: Path) -> Optional[int]:
+    """What earlier starts of a training noted as the memory of its largest process, if they did."""
+    try:
+        return json.loads((folder / STATUS).read_text(encoding="utf-8")).get("peak_memory")
+    except (OSError, ValueError):
+        return None
+
+
+def length(flags: train_recipe.Flags) -> train_recipe.Flags:
     """The flags that say how long a training is."""
     return {flag: flags[flag] for flag in ("--max-update", "--max-epoch", "--patience") if flag in flags}
 
@@ -225,7 +243,8 @@ def run(args: argparse.Namespace) -> int:
     if place.first != 0:
         return ranks.run(calls, child_environment(place))
     held = train_checks.lock(args.save_dir)
-    status = {"state": "running", "flags": _length(flags), "host": socket.gethostname(), "pid": os.getpid()}
+    status = {"state": "running", "flags": length(flags), "host": socket.gethostname(), "pid": os.getpid()}
+    status["peak_memory"] = peak = _peak_before(args.save_dir)
     try:
         record(args, place, calls, experiment)
         mend(args.save_dir)
@@ -236,6 +255,7 @@ def run(args: argparse.Namespace) -> int:
         status.update(state="failed", reason=str(error))
         raise
     finally:
+        status["peak_memory"] = max(peak or 0, train_ranks.peak_memory())
         write(args.save_dir / STATUS, status)
         held.close()
     say("{}; the same command goes on".format(status["state"]) if code else "finished: {}".format(args.save_dir))

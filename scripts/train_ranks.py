@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -231,6 +232,12 @@ class Ranks:
         for file in (self.stop_file, self.heeded):
             if file.exists():
                 file.unlink()
+
+
+def peak_memory() -> int:
+    """The most memory, in bytes, that one of the processes that ended here had at a time; GPU memory is not in it."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
 
 
 def say(text: str) -> None:

@@ -84,6 +84,7 @@ def parse_flags(words: Sequence[str]) -> Flags:
     for word in words:
         if word.startswith("-") and not word[1:2].isdigit():
             flag, equals, value = word.partition("=")
+            flags.pop(flag, None)  # given twice, the last one counts, and the values that follow are its own
             flags[flag] = [value] if equals else []
         elif not flags:
             raise ValueError("{} is no flag; after -- come flags of fairseq-train".format(word))

@@ -135,6 +135,23 @@ def _train_sh_options(args: argparse.Namespace) -> List[str]:
     return [*options, "--", *args.flags] if args.flags else options
 
 
+def add_cluster_arguments(parser: argparse._ActionsContainer) -> None:
+    """What the user may want of the cluster."""
+    parser.add_argument("--partition", help="of the cluster")
+    parser.add_argument("--account", help="that is charged")
+    parser.add_argument("--qos", help="quality of service")
+    parser.add_argument("--nodes", type=int, default=1, help="machines for each training (default: 1)")
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs on each machine (default: none)")
+    parser.add_argument("--tasks-per-node", type=int, default=1, metavar="N", help="tasks on each machine; with GPUs "
+                        "leave it at 1, on CPUs it is the number of processes (default: 1)")
+    parser.add_argument("--cpus-per-task", type=int, metavar="N", help="cores of each task")
+    parser.add_argument("--time", help="limit of one stretch, as for sbatch; the job goes on after it")
+    parser.add_argument("--warning", type=int, default=300, metavar="S", help="seconds before the limit at which to "
+                        "save and requeue; more than a validation and a save take (default: 300)")
+    parser.add_argument("--sbatch-option", action="append", default=[], metavar="NAME[=VALUE]", help="any other "
+                        "option of sbatch, for example constraint=a100; may be repeated")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -156,19 +173,7 @@ def build_parser() -> argparse.ArgumentParser:
         kind.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
         kind.add_argument("--nproc", type=int, metavar="N", help="processes of each task (default: one for each GPU)")
         kind.add_argument("--tensorboard", action="store_true", help="write curves beside the checkpoints")
-        kind.add_argument("--partition", help="of the cluster")
-        kind.add_argument("--account", help="that is charged")
-        kind.add_argument("--qos", help="quality of service")
-        kind.add_argument("--nodes", type=int, default=1, help="machines for each training (default: 1)")
-        kind.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs on each machine (default: none)")
-        kind.add_argument("--tasks-per-node", type=int, default=1, metavar="N", help="tasks on each machine; with GPUs "
-                          "leave it at 1, on CPUs it is the number of processes (default: 1)")
-        kind.add_argument("--cpus-per-task", type=int, metavar="N", help="cores of each task")
-        kind.add_argument("--time", help="limit of one stretch, as for sbatch; the job goes on after it")
-        kind.add_argument("--warning", type=int, default=300, metavar="S", help="seconds before the limit at which to "
-                          "save and requeue; more than a validation and a save take (default: 300)")
-        kind.add_argument("--sbatch-option", action="append", default=[], metavar="NAME[=VALUE]", help="any other "
-                          "option of sbatch, for example constraint=a100; may be repeated")
+        add_cluster_arguments(kind)
         kind.add_argument("--dry-run", action="store_true", help="print the job files and commands, and do nothing")
     return parser
 

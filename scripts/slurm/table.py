@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from scripts.tables.log import Log
+
 TABLE = "table.json"
 AVERAGED, SCORES = "averaged.pt", "test"
 
@@ -39,45 +41,31 @@ class Training:
     @property
     def state(self) -> str:
         """As train.sh noted it: running, stopped, finished or failed; none before the start."""
-        return str(_read(self.folder / "status.json").get("state", "none"))
+        return str(read_json(self.folder / "status.json").get("state", "none"))
 
     @property
     def preset(self) -> Optional[str]:
         """The recipe."""
-        return _read(self.folder / "experiment.json").get("preset")
+        return read_json(self.folder / "experiment.json").get("preset")
 
     @property
     def scores(self) -> Dict[str, float]:
         """Metric -> BLEU on the test set; empty before it is scored."""
-        found = _read(self.folder / SCORES / "result.json").get("scores", {})
+        found = read_json(self.folder / SCORES / "result.json").get("scores", {})
         return {metric: bleu["score"] for metric, bleu in found.items()}
 
     def progress(self) -> Dict[str, Any]:
         """The latest numbers that the log names: ``updates``, ``loss``, ``valid_loss``."""
-        latest: Dict[str, Any] = {}
-        log = self.folder / "train.log"
-        if not log.exists():
-            return latest
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            start = line.find('{"epoch"')
-            if start < 0:
-                continue
-            try:
-                numbers = json.loads(line[start:])
-            except ValueError:  # cut off
-                continue
-            for name, keys in (
-                ("updates", ("num_updates", "train_num_updates", "valid_num_updates")),
-                ("loss", ("loss", "train_loss")),
-                ("valid_loss", ("valid_loss",)),
-            ):
-                latest[name] = next((numbers[key] for key in keys if key in numbers), latest.get(name))
-        return latest
+        log = Log(self.folder / "train.log").update()
+        if not log.updates:
+            return {}
+        latest = {"updates": log.updates, "loss": log.latest.get("loss")}
+        return {**latest, "valid_loss": log.valid[-1].get("loss")} if log.valid else latest
 
 
 def load(folder: Path) -> Optional[Table]:
     """The table that submit.py noted in a folder, if it did."""
-    content = _read(folder / TABLE)
+    content = read_json(folder / TABLE)
     return Table(**content) if content else None
 
 
@@ -91,12 +79,12 @@ def trainings(folder: Path) -> List[Training]:
     known = {training.folder for training in found}
     for file in sorted(folder.glob("*/experiment.json")):
         if file.parent not in known:
-            experiment = _read(file)
+            experiment = read_json(file)
             found.append(Training(experiment.get("norm", "?"), experiment.get("seed", 0), file.parent))
     return found
 
 
-def _read(file: Path) -> Dict[str, Any]:
+def read_json(file: Path) -> Dict[str, Any]:
     """A JSON file's content; nothing if it is not there or not whole."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

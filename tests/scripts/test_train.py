@@ -124,6 +124,8 @@ def test_flags_as_typed():
     flags = train_recipe.parse_flags(words)
     assert flags["--keep-last-epochs"] == ["-1"] and flags["--fp16"] == [] and flags["--max-update"] == ["7"]
     assert train_recipe.parse_flags(train_recipe.to_words(flags)) == flags
+    twice = train_recipe.parse_flags(["--max-epoch", "1", "--cpu", "--max-epoch", "2"])
+    assert twice == {"--cpu": [], "--max-epoch": ["2"]}
 
 
 # Before anything starts
@@ -297,7 +299,7 @@ def test_environment_keeps_no_secret(monkeypatch):
     found = train.environment(train_ranks.find_place(None, 0, {}))
     assert "hush" not in json.dumps(found) and found["variables"]["NCCL_DEBUG"] == "INFO"
     assert found["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert found["packages"]["powernorm-fairseq"] and found["host"] and "git_revision" in found
+    assert found["packages"]["powernorm-fairseq"] and found["host"] and found["processor"] and "git_revision" in found
 
 
 # Real trainings

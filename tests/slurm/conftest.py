@@ -1,12 +1,21 @@
-"""A private Slurm cluster for the tests of this folder that ask for one."""
+"""A private Slurm cluster for the tests of this folder that ask for one, and a pretended sbatch for the others."""
 
+import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.slurm.cluster import Cluster, why_not
+
+# Notes how it was called, and answers as sbatch --parsable does: with the next number.
+SBATCH = """#!/usr/bin/env bash
+echo "$*" >>calls
+[[ -z "$REFUSE" ]] || { echo "sbatch: error: $REFUSE" >&2 && exit 1; }
+wc -l <calls
+"""
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +32,17 @@ def cluster():
     finally:
         started.stop()
         shutil.rmtree(str(folder))
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """A pretended sbatch; returns its calls."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    file = folder / "sbatch"
+    file.write_text(SBATCH.replace("calls", str(folder / "calls")))
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("REFUSE", "")
+    monkeypatch.setenv("PYTHON", sys.executable)
+    return lambda: (folder / "calls").read_text().splitlines()

@@ -12,26 +12,6 @@ from scripts.slurm import submit
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "scripts" / "slurm"
-# Notes how it was called, and answers as sbatch --parsable does: with the next number.
-SBATCH = """#!/usr/bin/env bash
-echo "$*" >>calls
-[[ -z "$REFUSE" ]] || { echo "sbatch: error: $REFUSE" >&2 && exit 1; }
-wc -l <calls
-"""
-
-
-@pytest.fixture
-def sbatch(tmp_path, monkeypatch):
-    """A pretended sbatch; returns its calls."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    file = folder / "sbatch"
-    file.write_text(SBATCH.replace("calls", str(folder / "calls")))
-    file.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("REFUSE", "")
-    monkeypatch.setenv("PYTHON", sys.executable)
-    return lambda: (folder / "calls").read_text().splitlines()
 
 
 @pytest.fixture
@@ -134,7 +114,7 @@ def test_shipped_files_work_by_hand(tmp_path):
     command = ["bash", str(SLURM / "train.sbatch"), "--preset", "demo"]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
     assert f"{ROOT}/scripts/train.sh --preset demo" in done.stdout.decode()
-    for name in ("train", "table", "score"):
+    for name in ("train", "table", "score", "report"):
         command = ["bash", str(SLURM / f"{name}.sbatch")]
         done = subprocess.run(command, env={**env, "SLURM_SUBMIT_DIR": str(tmp_path)}, stderr=subprocess.PIPE)
         assert done.returncode == 1 and b"is not the checkout" in done.stderr

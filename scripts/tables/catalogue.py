@@ -1,0 +1,278 @@
+"""The paper's tables as data: their rows, what each row trains, and what was published.
+
+A new table is one more entry of :data:`TABLES` (a language model's with ``Metric("ppl", "perplexity", False)``, say), a
+new corpus one of :data:`DATASETS`, with a recipe in ``configs/``, its scorer, and its scores in :data:`PUBLISHED`.
+Rows of different tables that train the same thing have the same name, so no training is done twice.
+"""
+
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+from scripts import train_recipe
+from scripts.tables.errors import ReproduceError
+from scripts.train_recipe import Flags
+
+LABELS = {
+    "ln": "LN", "bn": "BN", "pnv": "PN-V", "pn": "PN", "brn": "BRN", "mabn": "MABN", "gn": "GN", "rms": "RMS",
+}  # fmt: skip
+BASELINE = "ln"
+ALPHAS = ("0.9", "0.95", "0.99")
+DEFAULT_ALPHA = "0.9"
+SHARES = (8, 4, 2, 1)  # statistics over so small a part of an update's tokens
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score of the test set."""
+
+    key: str  # in result.json
+    label: str
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A corpus; its recipe in ``configs/`` has the same name."""
+
+    name: str
+    title: str
+    preparation: Tuple[str, ...]  # a script of data_prep/ and its options; empty: the demo's own grammar
+    published: bool  # whether the paper has numbers for it
+    machines: str  # what one training is meant for: "one" GPU (or CPU), or "many"
+    scorer: str = "scripts/slurm/score.py"  # called with --dir RUN --data BIN; writes checkpoints/test/result.json
+
+
+DATASETS = {
+    dataset.name: dataset
+    for dataset in (
+        Dataset("iwslt14", "IWSLT14 De-En", ("iwslt14.sh",), True, "one"),
+        Dataset("wmt14", "WMT14 En-De", ("wmt14.sh",), True, "many"),
+        Dataset("multi30k", "Multi30k De-En (test2016)", ("multi30k.sh", "--bpe-tokens", "4000"), False, "one"),
+        Dataset("demo", "the demo's made-up corpus", (), False, "one"),
+    )
+}
+
+# Table 1, and the last table for brn, mabn and gn: BLEU of the test set. What the paper has for no other corpus, the
+# reports show for orientation from IWSLT14.
+PUBLISHED: Dict[str, Dict[str, float]] = {
+    "iwslt14": {"ln": 35.5, "bn": 34.4, "pnv": 35.5, "pn": 35.9, "brn": 34.7, "mabn": 34.9, "gn": 35.7},
+    "wmt14": {"ln": 29.5, "bn": 28.1, "pnv": 28.5, "pn": 30.1},
+}
+ORIENTATION = "iwslt14"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting of a table; with a seed it is a training."""
+
+    norm: str
+    label: str
+    variant: str = ""  # part of the training's name; empty: the recipe as it is
+    flags: Tuple[str, ...] = ()  # of fairseq-train, besides the recipe's
+    position: Optional[float] = None  # on the x axis, where the table has one
+
+    def run_name(self, seed: int) -> str:
+        """The training's folder."""
+        return "-".join(part for part in (self.norm, self.variant, f"seed{seed}") if part)
+
+
+Rows = Callable[[Sequence[str], Flags], List[Row]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper, or one that answers a question about it.
+
+    Attributes:
+        name: on the command line.
+        title: heading of the report.
+        about: what is compared, in a sentence or two.
+        norms: rows, unless the user chooses.
+        rows: norms and the flags of the recipe -> rows.
+        datasets: corpora it can be made for.
+        choose: settings are compared on validation data alone; the test set is scored for the chosen one only.
+        published: norms have published scores of their own in it.
+        published_order: norms from best to worst, where the paper shows no more than that.
+        metric: score that rows are ordered by.
+        axis: name of the x axis, where rows have a position.
+    """
+
+    name: str
+    title: str
+    about: str
+    norms: Tuple[str, ...]
+    rows: Rows
+    datasets: Tuple[str, ...] = ("iwslt14", "wmt14", "multi30k", "demo")
+    choose: bool = False
+    published: bool = False
+    published_order: Tuple[str, ...] = ()
+    metric: Metric = Metric("tokenized", "BLEU")
+    axis: Optional[str] = None
+
+
+def plain(norm: str) -> Row:
+    """The recipe as it is."""
+    return Row(norm, LABELS[norm])
+
+
+def one_for_each_norm(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """Table 1 and the last table."""
+    return [plain(norm) for norm in norms]
+
+
+def batch_sizes(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """Statistics over a part of an update's tokens, which stay as many: gradients are accumulated."""
+    whole = int(recipe["--max-tokens"][0])
+    rows = []
+    for norm in norms:
+        for share in SHARES:
+            tokens = whole // share
+            flags = ("--max-tokens", str(tokens), "--update-freq", str(share)) if share > 1 else ()
+            variant = f"tokens{tokens}" if share > 1 else ""
+            rows.append(Row(norm, f"{LABELS[norm]}, {tokens} tokens", variant, flags, position=tokens))
+    return rows
+
+
+def alphas(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """Weights of the old value forward x backward, for PN; other norms have no alpha and stay as they are."""
+    rows = []
+    for norm in norms:
+        if norm != "pn":
+            rows.append(plain(norm))
+            continue
+        for forward in ALPHAS:
+            for backward in ALPHAS:
+                usual = forward == backward == DEFAULT_ALPHA
+                flags = () if usual else ("--norm-alpha-fwd", forward, "--norm-alpha-bwd", backward)
+                variant = "" if usual else f"alpha{forward}-{backward}"
+                rows.append(Row(norm, f"{LABELS[norm]}, alpha {forward} forward, {backward} backward", variant, flags))
+    return rows
+
+
+def recipes(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """What the paper's text says against what the authors' release does, for the norms where they differ."""
+    rows = []
+    for norm in norms:
+        if norm in ("pn", "bn"):
+            rows.append(Row(norm, f"{LABELS[norm]}, paper"))
+            rows.append(Row(norm, f"{LABELS[norm]}, release", "release", ("--norm-recipe", "release")))
+        else:
+            rows.append(plain(norm))
+    return rows
+
+
+def settings(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """One setting changed at a time: dropout and learning rate for every norm; the norm's own for PN and PN-V."""
+    dropout = float((recipe.get("--dropout") or ["0.1"])[0])
+    rate = float(recipe["--lr"][0])
+    rows = []
+    for norm in norms:
+        changes: List[Tuple[str, str, str]] = []
+        for value in (dropout - 0.1, dropout + 0.1):
+            if value > -0.01:
+                changes.append((f"dropout{abs(value):.1f}", "--dropout", f"{abs(value):.1f}"))
+        for value in (rate / 2, rate * 2):
+            changes.append((f"lr{value:g}", "--lr", f"{value:g}"))
+        if norm in ("pn", "pnv"):
+            changes += [(f"scale-{scale}", "--layer-scale", scale) for scale in ("none", "layer")]
+        if norm == "pn":
+            warmup = int(recipe["--warmup-updates"][0])
+            changes += [
+                (f"warmup{updates}", "--norm-warmup-updates", str(updates)) for updates in (0, warmup // 4, 2 * warmup)
+            ]
+        rows.append(plain(norm))
+        for variant, flag, value in changes:
+            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {value}", variant, (flag, value)))
+    return rows
+
+
+TABLES = {
+    table.name: table
+    for table in (
+        Table(
+            "table1",
+            "Table 1: translation with LN, BN, PN-V and PN",
+            "Pre-norm Transformers that differ in the norm of their encoder and in nothing else.",
+            ("ln", "bn", "pnv", "pn"),
+            one_for_each_norm,
+            published=True,
+        ),
+        Table(
+            "table3",
+            "The last table: further norms",
+            "Table 1 with batch renormalisation (BRN), moving-average batch normalisation (MABN) and group "
+            "normalisation (GN, one group for each head) added.",
+            ("ln", "bn", "brn", "mabn", "gn", "pnv", "pn"),
+            one_for_each_norm,
+            published=True,
+        ),
+        Table(
+            "batch-size",
+            "The batch-size ablation",
+            "Statistics over a part of an update's tokens. The update always has as many, by gradient accumulation.",
+            ("ln", "bn", "pnv", "pn"),
+            batch_sizes,
+            datasets=("iwslt14", "multi30k", "demo"),
+            published_order=("pn", "ln", "pnv", "bn"),
+            axis="tokens that statistics are taken over",
+        ),
+        Table(
+            "alpha",
+            "The two alphas of PN",
+            "Weights of the old value in psi² (forward) and in nu (backward), 0.9, 0.95 or 0.99 each. The choice is "
+            "made on validation data; the test set is scored for the chosen pair and for the default alone.",
+            ("ln", "pn"),
+            alphas,
+            choose=True,
+        ),
+        Table(
+            "recipe",
+            "Paper against release",
+            "PN and BN as the paper's text has them and as the authors' release computes them (--norm-recipe).",
+            ("ln", "bn", "pn"),
+            recipes,
+        ),
+        Table(
+            "settings",
+            "One setting at a time",
+            "Dropout, learning rate, layer scale and the warm-up of the norm, changed one at a time. The choice is "
+            "made on validation data; the test set is scored for the chosen setting and for the recipe alone.",
+            ("ln", "pn"),
+            settings,
+            choose=True,
+        ),
+    )
+}
+
+
+def find_table(name: str, dataset: str) -> Table:
+    """The table of that name, if it can be made for the corpus."""
+    if name not in TABLES:
+        raise ReproduceError(f"{name} is no table; choose from {', '.join(TABLES)}")
+    table = TABLES[name]
+    if dataset not in table.datasets:
+        raise ReproduceError(f"{name} has no --dataset {dataset}; choose from {', '.join(table.datasets)}")
+    return table
+
+
+def table_rows(table: Table, dataset: str, norms: Sequence[str], user_flags: Flags) -> List[Row]:
+    """The rows for these norms; what the user changes in the recipe counts."""
+    unknown = [norm for norm in norms if norm not in LABELS]
+    if unknown:
+        raise ReproduceError(f"--norms {unknown[0]} is not known; choose from {', '.join(LABELS)}")
+    recipe = {**train_recipe.recipe(dataset, norms[0], train_recipe.PROCESSES.get(dataset, 1)), **user_flags}
+    return table.rows(list(dict.fromkeys(norms)), recipe)
+
+
+def baseline(row: Row, rows: Sequence[Row]) -> Optional[Row]:
+    """The row that another is compared with: LN under the same conditions, else LN as it is."""
+    of_baseline = [other for other in rows if other.norm == BASELINE]
+    same = [other for other in of_baseline if other.variant == row.variant]
+    unchanged = [other for other in of_baseline if not other.variant]
+    found = (same or unchanged or [None])[0]
+    return None if found == row else found
+
+
+def published(norm: str, dataset: str) -> Optional[float]:
+    """The paper's score for a norm on a corpus; for corpora it does not have, the one for orientation."""
+    return PUBLISHED[dataset if DATASETS[dataset].published else ORIENTATION].get(norm)
