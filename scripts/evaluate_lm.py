@@ -167,10 +167,15 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any], request: Dict[s
         )
     if not math.isfinite(loss):
         raise scoring.ScoringError("the loss of {} is {}".format(args.checkpoint, loss))
+    perplexity = math.exp(loss * tokens / words)
+    how = "per word, blocks of {}, context window {}, {} words".format(
+        settings["tokens_per_sample"], args.context_window, words
+    )
     return {
         "request": request,
+        "scores": {"ppl": {"score": perplexity, "signature": how}},  # where every result has its scores
         "loss": loss * tokens / words,
-        "ppl": math.exp(loss * tokens / words),
+        "ppl": perplexity,
         "ppl_per_token": math.exp(loss),
         "tokens": tokens,
         "words": words,

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,11 @@ pytest.importorskip("fairseq")
 
 import torch
 
-from scripts import evaluate_lm, train
+from scripts import evaluate_lm, reproduce, score_lm, train
+from scripts.tables import catalogue, data
 from tests.conftest import preprocess
 from tests.models.training import USER_DIR, LMRun
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = "a b@@ c\nb@@ b@@ a c\n\nc a a b@@ c a c\n"
 
 
@@ -112,21 +113,45 @@ def test_what_cannot_be_evaluated_is_refused(trained, tmp_path, capsys, flags, m
     assert not (tmp_path / "out").exists()
 
 
-def test_train_sh_and_fairseq_eval_lm(toy_text, tmp_path):
-    """The recipe of lm_tiny for real; fairseq's own program agrees with the script."""
-    env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    command = [str(ROOT / "scripts/train.sh"), "--preset", "lm_tiny", "--norm", "pn", "--data", str(toy_text)]
-    command += ["--save-dir", str(tmp_path / "run"), "--", "--cpu", "--max-epoch", "1", "--num-workers", "0"]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert done.returncode == 0, done.stdout.decode()[-3000:]
-    best = tmp_path / "run" / "checkpoint_best.pt"
-    assert evaluate_lm.main(["--data", str(toy_text), "--checkpoint", str(best), "--cpu"]) == 0
-    found = result(tmp_path / "run" / "checkpoint_best.lm.test")
+def test_table_2_of_a_text_with_the_real_programs(toy_text, tmp_path, capfd):
+    """reproduce.py trains by the recipe and scores; fairseq-eval-lm has the same perplexity."""
+    command = ["table2", "--dataset", "text", "--norms", "pn", "--data", str(toy_text), "--dir", str(tmp_path / "runs")]
+    assert reproduce.main([*command, "--", "--cpu", "--max-epoch", "1", "--num-workers", "0"]) == 0
+    report = re.sub(" +", " ", capfd.readouterr().out)
+    run = tmp_path / "runs/text/pn-seed1"
+    found = result(run / "checkpoints/test")
     assert found["tokens_per_sample"] == 32 and found["subwords"] is None and found["words"] == found["tokens"]
-    program = Path(sys.executable).parent / "fairseq-eval-lm"
+    assert "| norm | paper, Penn Treebank | perplexity |" in report and f"| {found['ppl']:.2f} |" in report
+    assert "47.6" in report
+    assert "per word, blocks of 32, context window 0" in (tmp_path / "runs/text/table2.md").read_text()
+    best = run / "checkpoints/checkpoint_best.pt"
     flags = [str(toy_text), "--user-dir", USER_DIR, "--path", str(best), "--tokens-per-sample", "32", "--cpu"]
-    done = subprocess.run([str(program), *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    program = str(Path(sys.executable).parent / "fairseq-eval-lm")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([program, *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert "Perplexity: {:.2f}".format(found["ppl"]) in done.stdout.decode()
+
+
+def test_table_2_has_the_papers_rows_and_its_data(tmp_path, capsys):
+    for dataset, published in (("ptb", [53.2, 60.7, 55.3, 47.6]), ("wikitext103", [20.9, 27.2, 21.3, 17.9])):
+        table = catalogue.find_table("table2", dataset)
+        rows = catalogue.table_rows(table, dataset, table.norms, {})
+        assert [row.norm for row in rows] == ["ln", "bn", "pnv", "pn"] and not table.metric.higher_is_better
+        assert [catalogue.published(row.norm, dataset) for row in rows] == published
+        assert data.command(dataset, tmp_path, None)[1:] == [dataset, "--out", str(tmp_path)]
+    assert reproduce.main(["table2", "--dataset", "text", "--dir", str(tmp_path)]) == 1
+    assert "--dataset text needs --data BIN" in capsys.readouterr().err
+    assert reproduce.main(["table1", "--dataset", "ptb", "--dir", str(tmp_path)]) == 1
+    assert "table1 has no --dataset ptb" in capsys.readouterr().err
+
+
+def test_scoring_leaves_out_what_is_not_trained(tmp_path, capsys):
+    assert score_lm.main(["--dir", str(tmp_path), "--data", "none"]) == 1
+    assert "has no training" in capsys.readouterr().err
+    (tmp_path / "pn-1").mkdir()
+    (tmp_path / "pn-1" / "experiment.json").write_text('{"norm": "pn", "seed": 1, "preset": "ptb"}')
+    assert score_lm.main(["--dir", str(tmp_path), "--data", "none"]) == 1
+    assert "pn-1 is left out: none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("preset, arch_flags", [("ptb", "--label-smoothing 0.1"), ("wikitext103", "--adaptive-input")])
