@@ -74,22 +74,29 @@ def binarised(out: Path, split: str) -> list:
     return [[dictionary[index] for index in line] for line in lines]
 
 
-def test_ptb_over_http_to_binarised_words(tmp_path, caplog):
+def test_ptb_over_http(tmp_path, caplog):
     data = (write_ptb(tmp_path) / "simple-examples.tgz").read_bytes()
     out = tmp_path / "out"
     with FaultyServer({"simple-examples.tgz": data}) as server, caplog.at_level(logging.WARNING):
         server.drop_after = [len(data) // 2]  # and it goes on where the connection broke off
-        assert main(["ptb", "--out", str(out), "--mirror", server.url, "--workers", "1"]) == 0
+        assert main(["ptb", "--out", str(out), "--mirror", server.url, "--workers", "1", "--until", "tok"]) == 0
     assert len(server.requests) == 2
     lines = (out / "tok/train.txt").read_text().split("\n")
     assert lines == ["aer banknote <unk> N the market", "the market <unk> rose", "the N market", ""]
     assert facts(out)["tok"]["tokens"] == {"train": 13 + 3, "valid": 3, "test": 4}  # the end of a line is a token
+    assert "train has 16 tokens; the published archive gives 929589" in caplog.text
+    assert not (out / "raw").exists()
+
+
+def test_ptb_to_binarised_words(tmp_path, caplog):
+    out = tmp_path / "out"
+    with caplog.at_level(logging.WARNING):
+        LMPipeline(Options(out=out, source=write_ptb(tmp_path), workers=1), ptb()).run()
     assert facts(out)["bin"]["unknown"] == {"train": 2, "valid": 0, "test": 2} and facts(out)["bin"]["words"] == 6
     assert binarised(out, "test") == [["<unk>", "market", "<unk>", "</s>"]]  # fairseq's own <unk>
     assert "<unk>" not in (out / "bin/dict.txt").read_text()
-    assert "train has 16 tokens; the published archive gives 929589" in caplog.text
     assert "the dictionary has 7 words; the published one has 9999" in caplog.text
-    assert not (out / "raw").exists() and not (out / "bin/preprocess.log").exists()
+    assert not (out / "bin/preprocess.log").exists()
 
 
 def test_wikitext103_keeps_empty_lines_and_counts_their_ends(tmp_path):
@@ -105,6 +112,7 @@ def test_published_counts():
     assert wikitext103().expected == {"train": 103_227_021, "valid": 217_646, "test": 245_569}
 
 
+@pytest.mark.slow  # the end of test_ptb_to_binarised_words with other settings, twice
 def test_any_text_tokenised_lower_cased_with_rare_words_unknown(tmp_path):
     texts = write_text(tmp_path)
     out = tmp_path / "out"
@@ -124,6 +132,31 @@ def test_any_text_tokenised_lower_cased_with_rare_words_unknown(tmp_path):
     texts["valid"][0].write_text("other\n")
     with pytest.raises(DataPrepError, match="was made otherwise"):
         LMPipeline(Options(out=out, max_words=6, **options)).run()
+
+
+def test_text_is_tokenised_and_lower_cased_if_asked(tmp_path):
+    texts = write_text(tmp_path)
+    LMPipeline(Options(out=tmp_path / "as it is", texts=texts, workers=1, until="tok")).run()
+    assert (tmp_path / "as it is/tok/test.txt").read_text() == "The cat's dog\n"
+    LMPipeline(Options(out=tmp_path / "lower", texts=texts, lowercase=True, workers=1, until="tok")).run()
+    assert (tmp_path / "lower/tok/test.txt").read_text() == "the cat's dog\n"
+    LMPipeline(Options(out=tmp_path / "tokens", texts=texts, tokenize="en", workers=1, until="tok")).run()
+    assert (tmp_path / "tokens/tok/test.txt").read_text() == "The cat 's dog\n"
+
+
+@pytest.mark.parametrize(
+    "settings, flags", [({"min_count": 3}, "--thresholdsrc 3"), ({"max_words": 9}, "--nwordssrc 9")]
+)
+def test_limits_of_the_vocabulary_reach_fairseq(tmp_path, monkeypatch, settings, flags):
+    seen = []
+
+    def preprocess(folder, texts, workers, more):
+        seen.append(" ".join(more))
+        (folder / "dict.txt").write_text("the 3\n")
+
+    monkeypatch.setattr("data_prep.lm.run_preprocess", preprocess)
+    LMPipeline(Options(out=tmp_path / "out", texts=write_text(tmp_path), workers=1, **settings)).run()
+    assert flags in seen[0] and "--only-source" in seen[0]
 
 
 def test_subwords(tmp_path):
