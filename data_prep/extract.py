@@ -9,13 +9,22 @@ import os
 import posixpath
 import shutil
 import tarfile
+import zipfile
 import zlib
 from pathlib import Path
-from typing import Iterable, List, Set
+from typing import BinaryIO, Iterable, List, Set
 
 from data_prep.errors import DataPrepError
 
 _BLOCK = 1 << 20
+
+
+def _safe_path(path: str, archive: Path) -> str:
+    """Returns the normalised path of a member; one that leads outside is an error."""
+    name = posixpath.normpath(path.replace("\\", "/"))
+    if _leads_outside(name) or posixpath.isabs(path) or ":" in name.split("/")[0]:
+        raise DataPrepError(f"{archive}: refusing to unpack {path!r}, which lies outside the folder")
+    return name
 
 
 def _safe_name(member: tarfile.TarInfo, archive: Path) -> str:
@@ -23,9 +32,7 @@ def _safe_name(member: tarfile.TarInfo, archive: Path) -> str:
 
     Raises: DataPrepError for a path or link that leads outside, and for devices.
     """
-    name = posixpath.normpath(member.name.replace("\\", "/"))
-    if _leads_outside(name) or posixpath.isabs(member.name) or ":" in name.split("/")[0]:
-        raise DataPrepError(f"{archive}: refusing to unpack {member.name!r}, which lies outside the folder")
+    name = _safe_path(member.name, archive)
     if member.issym() or member.islnk():
         base = posixpath.dirname(name) if member.issym() else ""
         target = posixpath.normpath(posixpath.join(base, member.linkname.replace("\\", "/")))
@@ -64,7 +71,7 @@ def extract(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Pat
                     name = _safe_name(member, archive)
                     if name in open_wishes and member.isfile():
                         open_wishes.discard(name)
-                        written.append(_write(tar, member, destination / name))
+                        written.append(_write(tar.extractfile(member), destination / name))
             while stream.read(_BLOCK):  # what follows the last member: the checksum is at the very end
                 pass
     except FileNotFoundError:
@@ -76,10 +83,30 @@ def extract(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Pat
     return written
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> Path:
+def extract_zip(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Path]:
+    """Unpacks the wanted files of a ``.zip``, as :func:`extract` does; the checksums of the others are not read."""
+    names: Set[str] = set(wanted)
+    written = []
+    try:
+        with zipfile.ZipFile(str(archive)) as bundle:
+            for member in bundle.infolist():
+                name = _safe_path(member.filename, archive)
+                if name in names and not member.is_dir():
+                    names.discard(name)
+                    with bundle.open(member) as source:
+                        written.append(_write(source, destination / name))
+    except FileNotFoundError:
+        raise DataPrepError(f"{archive}: no such file") from None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, OSError) as error:
+        raise DataPrepError(
+            f"{archive} is damaged or incomplete ({error or 'end of file'}); delete it and fetch it again"
+        ) from None
+    return written
+
+
+def _write(source: BinaryIO, path: Path) -> Path:
     """Writes the contents of a member as an ordinary new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    source = tar.extractfile(member)
     # O_EXCL: neither an earlier member of the same name nor a link can redirect the write
     handle = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     with os.fdopen(handle, "wb") as target:

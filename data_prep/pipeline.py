@@ -12,31 +12,27 @@ import argparse
 import dataclasses
 import functools
 import logging
-import os
 import shutil
-import subprocess
 import sys
-import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from typing import BinaryIO, Dict, List, Optional, Tuple
 
 if __package__ in (None, ""):  # run as a script: the first entry is this folder, whose modules are not top-level ones
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from data_prep import bpe, spm
-from data_prep.download import download, file_sha256, verify
+from data_prep.download import file_sha256
 from data_prep.errors import DataPrepError, run_main
 from data_prep.extract import extract
-from data_prep.manifest import Manifest, make_key, package_versions, writing, writing_folder
+from data_prep.manifest import make_key, writing, writing_folder
 from data_prep.pairs import PairWriter, tokenize_split
 from data_prep.parallel import WorkerPool, read_chunks
 from data_prep.recipes import Recipe, Split, iwslt14, multi30k, wmt14
+from data_prep.stages import SPLITS, StagedRun, run_preprocess
 
 logger = logging.getLogger("data_prep")
 
 STAGES = ("tok", "codes", "bpe", "bin")
-SPLITS = ("train", "valid", "test")
 #: Raised when a change of this program changes its results, so that earlier ones are not taken for new ones.
 FORMAT = 1
 
@@ -68,16 +64,16 @@ class Options:
     lenient: bool = False
 
 
-class Pipeline:
+class Pipeline(StagedRun):
     """One run of a recipe.
 
     Args:
         recipe: what to make.
         options: how.
-
-    Attributes:
-        seconds: how long each stage took that was not done already.
     """
+
+    stages = STAGES
+    results = ("tok", "bpe", "bin")
 
     def __init__(self, recipe: Recipe, options: Options):
         if options.subwords not in ("subword-nmt", "sentencepiece"):
@@ -96,18 +92,8 @@ class Pipeline:
             }
             recipe = dataclasses.replace(recipe, splits=splits)
         self.recipe = recipe
-        self.options = options
-        self.out = options.out
-        self.seconds: Dict[str, float] = {}
         self.langs = (recipe.source, recipe.target)
-        self.raw = self.out / "raw"
-        self.archives = options.source if options.source is not None else self.out / "archives"
-        if not recipe.unpack:
-            self.raw = self.archives
-        self.manifest = Manifest(self.out)
-        self._sums: Dict[str, str] = {}
-        self._outdated: List[Path] = []
-        self._described: Dict[str, Any] = {
+        described = {
             "recipe": recipe.name,
             "source_lang": recipe.source,
             "target_lang": recipe.target,
@@ -116,78 +102,13 @@ class Pipeline:
             "bpe": options.subwords,
             "bpe_tokens": self.tokens,
         }
-
-    def run(self) -> None:
-        """Does what is not yet done."""
-        with self._locked():
-            self.manifest = Manifest(self.out)
-            if not self.manifest.started and not self.options.overwrite:
-                present = [name for name in ("tok", "bpe", "bin") if (self.out / name).exists()]
-                if present:
-                    raise DataPrepError(
-                        f"{self.out} has {', '.join(present)} but no manifest; give --overwrite or another --out"
-                    )
-            self._sums = self._checksums()
-            keys = self._keys()
-            self._refuse_changes(keys)
-            wanted = STAGES[: STAGES.index(self.options.until) + 1]
-            with WorkerPool(self.options.workers) as pool:
-                for stage in wanted:
-                    if self.manifest.finished(stage, keys[stage]):
-                        logger.info("%s: done already", stage)
-                        continue
-                    start = time.perf_counter()
-                    getattr(self, "_stage_" + stage)(keys[stage], pool)
-                    self.seconds[stage] = time.perf_counter() - start
-                    logger.info("%s: %.1f s", stage, self.seconds[stage])
-            self.manifest.save(complete=True)
+        super().__init__(options, recipe.archives, described)
+        self.raw = self.out / "raw" if recipe.unpack else self.archives
 
     def plan(self) -> List[str]:
         """Returns what a run would do, a line for each archive and stage."""
-        lines = []
-        for archive in self.recipe.archives:
-            where = self.archives / archive.name
-            lines.append(f"read {where}" if where.exists() or self.options.source else f"fetch {archive.urls[0]}")
-        lines += [f"write {self.out / ('bpe/codes' if stage == 'codes' else stage)}" for stage in STAGES]
-        return lines[: len(self.recipe.archives) + STAGES.index(self.options.until) + 1]
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keeps a second run out of the folder; leaves no empty folder behind after an error."""
-        created = not self.out.exists()
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataPrepError(f"{self.out} cannot be made: {error.strerror}") from None
-        handle = os.open(str(self.out), os.O_RDONLY)
-        try:
-            try:
-                import fcntl
-
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:
-                pass
-            except OSError:
-                raise DataPrepError(f"another run is at work in {self.out}") from None
-            yield
-        finally:
-            os.close(handle)
-            if created and not any(self.out.iterdir()):
-                self.out.rmdir()
-
-    def _checksums(self) -> Dict[str, str]:
-        """Makes sure that the archives are there; returns their SHA-256."""
-        known = self.manifest.data.get("archives", {})
-        sums = {}
-        for archive in self.recipe.archives:
-            path = self.archives / archive.name
-            if not path.exists() and archive.name in known and "tok" in self.manifest.data["stages"]:
-                sums[archive.name] = known[archive.name]["sha256"]  # deleted after use, which is fine
-                continue
-            if self.options.source is None:
-                path = download(archive, self.archives, self.options.mirrors)
-            sums[archive.name] = verify(archive, path)
-        return sums
+        lines = [f"write {self.out / ('bpe/codes' if stage == 'codes' else stage)}" for stage in STAGES]
+        return self.plan_archives() + lines[: STAGES.index(self.options.until) + 1]
 
     def _keys(self) -> Dict[str, str]:
         """Returns for each stage what its result depends on, condensed."""
@@ -195,45 +116,6 @@ class Pipeline:
         tok = make_key(FORMAT, self.recipe.name, self.langs, splits, self.recipe.hold_out, self._sums)
         codes = make_key(tok, self.options.subwords, self.tokens)
         return {"tok": tok, "codes": codes, "bpe": make_key(codes, "bpe"), "bin": make_key(codes, "bin")}
-
-    def _refuse_changes(self, keys: Dict[str, str]) -> None:
-        """Compares with the recorded options; a difference is an error unless it may be overwritten."""
-        stages = self.manifest.data["stages"]
-        changed = [stage for stage in STAGES if stage in stages and stages[stage]["key"] != keys[stage]]
-        if changed and not self.options.overwrite:
-            before = self.manifest.data.get("options", {})
-            what = [
-                f"{name} was {before.get(name)} and is {value}"
-                for name, value in sorted(self._described.items())
-                if name != "splits" and before.get(name) != value
-            ]
-            old = self.manifest.data.get("archives", {})
-            what += [
-                f"{name} is another file"
-                for name, digest in sorted(self._sums.items())
-                if old.get(name, {}).get("sha256") not in (None, digest)
-            ]
-            raise DataPrepError(
-                f"{self.out} was made otherwise ({'; '.join(what) or 'other settings'}); "
-                f"give --overwrite to redo {', '.join(changed)}, or another --out"
-            )
-        for stage in changed:
-            self._outdated += [self.out / name for name in stages.pop(stage)["files"]]
-
-    def _begin(self) -> None:
-        """Writes down the options before the first result, and removes results of other options."""
-        self.manifest.data.update(
-            {
-                "options": self._described,
-                "versions": package_versions(("sacremoses", "sentencepiece", "fairseq", "fairseq-fixed", "torch")),
-                "archives": {name: {"sha256": digest} for name, digest in self._sums.items()},
-            }
-        )
-        self.manifest.save()
-        for path in self._outdated:
-            if path.exists():
-                path.unlink()
-        self._outdated = []
 
     def _stage_tok(self, key: str, pool: WorkerPool) -> None:
         """Unpacks and checks the raw text, then tokenises and cleans all splits."""
@@ -339,20 +221,8 @@ class Pipeline:
         """Runs fairseq-preprocess with a joined dictionary."""
         target = self.out / "bin"
         with writing_folder(target) as folder:
-            command = [sys.executable, "-m", "fairseq_cli.preprocess"]
-            command += ["--source-lang", self.recipe.source, "--target-lang", self.recipe.target]
-            for flag, name in (("--trainpref", "train"), ("--validpref", "valid"), ("--testpref", "test")):
-                command += [flag, str(self.out / "bpe" / name)]
-            command += ["--destdir", str(folder), "--joined-dictionary", "--workers", str(pool.workers)]
-            logger.info("%s", " ".join(command))
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
-            if done.returncode:
-                last = (done.stdout.strip().splitlines() or ["no message"])[-1]
-                raise DataPrepError(f"fairseq-preprocess failed: {last}")
-            # fairseq finds data by this name; a log with the temporary path would only mislead
-            log = folder / "preprocess.log"
-            if log.exists():
-                log.unlink()
+            flags = ["--source-lang", self.recipe.source, "--target-lang", self.recipe.target, "--joined-dictionary"]
+            run_preprocess(folder, {name: self.out / "bpe" / name for name in SPLITS}, pool.workers, flags)
         self.manifest.record("bin", key, [path for path in target.iterdir() if path.is_file()])
 
 

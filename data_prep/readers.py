@@ -99,7 +99,7 @@ class Text:
         Raises: DataPrepError naming file and line, for text that is not UTF-8, for languages of different length, and
             for what ``strict`` forbids.
         """
-        counts = {lang: self._check_side(self.file(folder, lang)) for lang in (source, target)}
+        counts = {lang: self.check_side(self.file(folder, lang)) for lang in (source, target)}
         if counts[source] != counts[target]:
             longer, shorter = sorted((source, target), key=lambda lang: -counts[lang])
             raise DataPrepError(
@@ -108,8 +108,8 @@ class Text:
             )
         return counts[source]
 
-    def _check_side(self, path: Path) -> int:
-        """Checks one file and returns how many lines of text it has."""
+    def check_side(self, path: Path) -> int:
+        """Checks one file as ``check`` does and returns how many lines of text it has."""
         count = 0
         for number, line in self._numbered(path):
             count += 1

@@ -40,7 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--preset", required=True, help="the recipe: " + ", ".join(train_recipe.PRESETS))
-    parser.add_argument("--norm", required=True, help="the encoder's norm: " + ", ".join(train_recipe.norm_names()))
+    norms = ", ".join(train_recipe.norm_names())
+    parser.add_argument("--norm", required=True, help="the encoder's norm, or the language model's: " + norms)
     parser.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
     parser.add_argument("--save-dir", required=True, type=Path, metavar="DIR", help="checkpoints, logs and records")
     parser.add_argument("--nproc", type=int, metavar="N", help="processes on this machine; by default one for each GPU")
@@ -69,7 +70,7 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         args.extra = train_recipe.parse_flags(extra)
     except ValueError as error:
         raise TrainError(str(error)) from None
-    ours = [flag for flag in ("--save-dir", "--seed", "--user-dir", "--encoder-norm") if flag in args.extra]
+    ours = [flag for flag in ("--save-dir", "--seed", "--user-dir", "--encoder-norm", "--norm") if flag in args.extra]
     if ours:
         raise TrainError("{} cannot come after --; train.sh sets it itself".format(ours[0]))
     args.save_dir = args.save_dir.absolute()

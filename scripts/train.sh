@@ -11,8 +11,8 @@ often as needed. It runs on all GPUs it sees, on a CPU where there is none, and 
 srun, torchrun, or with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set. An update has the recipe's number of tokens
 on any number of processes: gradients are accumulated, or batches divided.
 
-  --preset PRESET   iwslt14, wmt14, multi30k or demo
-  --norm NORM       norm of the encoder: bn, brn, gn, ln, mabn, pn, pnv or rms
+  --preset PRESET   iwslt14, wmt14, multi30k or demo; language models: ptb, wikitext103 or lm_tiny
+  --norm NORM       norm of the encoder, or of the language model: bn, brn, gn, ln, mabn, pn, pnv or rms
   --data BIN        output folder of fairseq-preprocess
   --save-dir DIR    checkpoints, train.log (rank-N.log of the other processes), command.txt, environment.json,
                     experiment.json and status.json

@@ -34,8 +34,37 @@ def languages(flags: Flags) -> Tuple[str, str]:
     return value(flags, "--source-lang"), value(flags, "--target-lang")
 
 
+def is_language_model(flags: Flags) -> bool:
+    """Whether a training is one of text in one language."""
+    return value(flags, "--task") == "language_modeling"
+
+
 def data_files(data: str, flags: Flags) -> List[Path]:
-    """The files that training reads: both dictionaries and both sides of train and valid; an error names what lacks."""
+    """The files that training reads: dictionaries, and all sides of train and valid; an error names what lacks."""
+    files = _text_files(data) if is_language_model(flags) else _pair_files(data, flags)
+    for file in files:
+        if not file.exists():
+            raise TrainError("{} is missing; was fairseq-preprocess interrupted?".format(file))
+    return files
+
+
+def _text_files(data: str) -> List[Path]:
+    files = []
+    for number, folder in enumerate(map(Path, data.split(":"))):
+        if not folder.is_dir():
+            raise TrainError("--data {} is no folder; data_prep/lm.sh makes one".format(folder))
+        if number == 0:
+            files.append(folder / "dict.txt")
+        for stem in ["train"] if number else ["train", "valid"]:
+            if not (folder / (stem + ".idx")).exists():
+                raise TrainError(
+                    "--data {} has no {} text; data_prep/lm.sh prepares text for language models".format(folder, stem)
+                )
+            files += [folder / (stem + end) for end in (".bin", ".idx")]
+    return files
+
+
+def _pair_files(data: str, flags: Flags) -> List[Path]:
     source, target = languages(flags)
     files = []
     for number, folder in enumerate(map(Path, data.split(":"))):  # fairseq trains on one of them after the other
@@ -51,9 +80,6 @@ def data_files(data: str, flags: Flags) -> List[Path]:
                 raise TrainError("--data {} has no {} data for {} to {}".format(folder, stem, source, target))
             names = ["{}.{}.{}".format(stem, found[0], language) for language in (source, target)]
             files += [folder / (name + end) for name in names for end in (".bin", ".idx")]
-    for file in files:
-        if not file.exists():
-            raise TrainError("{} is missing; was fairseq-preprocess interrupted?".format(file))
     return files
 
 
@@ -122,16 +148,20 @@ def check_disk(folder: Path, data: str, flags: Flags) -> None:
 
 def checkpoint_bytes(data: str, flags: Flags) -> int:
     """About how large a checkpoint will be: the weights and both moments of Adam, in float32."""
-    with open(str(Path(data.split(":")[0]) / "dict.{}.txt".format(languages(flags)[0])), "rb") as file:
+    language_model = is_language_model(flags)
+    dictionary = "dict.txt" if language_model else "dict.{}.txt".format(languages(flags)[0])
+    with open(str(Path(data.split(":")[0]) / dictionary), "rb") as file:
         words = sum(1 for _ in file)
     parameters = 0
-    for side, attentions in (("encoder", 1), ("decoder", 2)):
+    for side, attentions in (("decoder", 1),) if language_model else (("encoder", 1), ("decoder", 2)):
         layers, width, inner = (
             int(value(flags, "--{}-{}".format(side, size), default))
             for size, default in (("layers", "6"), ("embed-dim", "512"), ("ffn-embed-dim", "2048"))
         )
         parameters += layers * (4 * attentions * width * width + 2 * width * inner)
-        if side == "encoder" or "--share-all-embeddings" not in flags:
+        if language_model:  # multi-linear attention has a weight for each pair of positions
+            parameters += layers * width * int(value(flags, "--tokens-per-sample", "0")) ** 2
+        if side == "encoder" or language_model or "--share-all-embeddings" not in flags:
             parameters += words * width
     return parameters * 4 * 3
 

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-PRESETS = ("iwslt14", "wmt14", "multi30k", "demo")
+TRANSLATION = ("iwslt14", "wmt14", "multi30k", "demo")
+LANGUAGE_MODELS = ("ptb", "wikitext103", "lm_tiny")
+PRESETS = TRANSLATION + LANGUAGE_MODELS
 # How many processes a recipe's tokens are for; on fewer, gradients are accumulated, on more, batches are divided.
 PROCESSES = {"wmt14": 128}
 # The flag that chooses an implementation, by the part of the configuration that holds its settings.
@@ -47,7 +49,7 @@ def recipe(preset: str, norm: str, processes: int) -> Flags:
 
     Args:
         preset: the experiment.
-        norm: the encoder's norm.
+        norm: the encoder's norm; a language model's.
         processes: how many take part in the training, over all machines.
 
     Returns:

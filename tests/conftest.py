@@ -21,15 +21,30 @@ def write_toy_corpus(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def toy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a binarised corpus, joined dictionary."""
-    from fairseq_cli import preprocess
-
     folder = tmp_path_factory.mktemp("toy")
     write_toy_corpus(folder)
-    argv = ["fairseq-preprocess", "-s", "de", "-t", "en", "--joined-dictionary", "--destdir", str(folder / "bin")]
-    argv += [part for split in ("train", "valid", "test") for part in (f"--{split}pref", str(folder / split))]
+    preprocess(folder, "", "-s", "de", "-t", "en", "--joined-dictionary")
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def toy_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the English side of the corpus, binarised for language modelling."""
+    folder = tmp_path_factory.mktemp("toy_text")
+    write_toy_corpus(folder)
+    preprocess(folder, ".en", "--only-source")
+    return folder / "bin"
+
+
+def preprocess(folder: Path, ending: str, *flags: str) -> None:
+    """fairseq-preprocess in this process."""
+    from fairseq_cli import preprocess
+
+    argv = ["fairseq-preprocess", *flags, "--destdir", str(folder / "bin")]
+    for split in ("train", "valid", "test"):
+        argv += [f"--{split}pref", str(folder / (split + ending))]
     before, sys.argv = sys.argv, argv
     try:
         preprocess.cli_main()
     finally:
         sys.argv = before
-    return folder / "bin"

@@ -1,5 +1,6 @@
 """Every shipped configuration composes, holds known settings only, and says what the paper's recipes say."""
 
+import math
 import os
 import subprocess
 import sys
@@ -16,11 +17,14 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from hydra.core.global_hydra import GlobalHydra
 from hydra.experimental import compose, initialize_config_dir
 
+from data_prep.lm_recipes import LM_RECIPES
+from powernorm_fairseq.models.lm_architectures import PTB, TINY, WIKITEXT103
 from powernorm_fairseq.norms import norm_names
 
 TOP = Path(__file__).parent.parent
 CONFIGS = TOP / "configs"
-EXPERIMENTS = ("iwslt14", "wmt14", "multi30k", "demo")
+LANGUAGE_MODELS = ("ptb", "wikitext103", "lm_tiny")
+EXPERIMENTS = ("iwslt14", "wmt14", "multi30k", "demo", *LANGUAGE_MODELS)
 NAMES = sorted(path.stem for path in CONFIGS.glob("*_*.yaml"))
 
 
@@ -49,7 +53,8 @@ def test_composes_of_known_settings(name):
         ("lr_scheduler", LR_SCHEDULER_DATACLASS_REGISTRY),
     ):
         merge_with_parent(registry[cfg[group]._name](), cfg[group])  # raises at a setting that does not exist
-    assert cfg.model.encoder_norm == name.split("_")[1]
+    experiment, norm = name.rsplit("_", 1)
+    assert (cfg.model.norm if experiment in LANGUAGE_MODELS else cfg.model.encoder_norm) == norm
 
 
 @pytest.mark.parametrize(
@@ -76,6 +81,24 @@ def test_recipes_of_the_paper(
         sizes = [model[f"{side}_{size}"] for size in ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")]
         assert sizes == [6, width, ffn, heads]
     assert f"{cfg.task.source_lang}-{cfg.task.target_lang}" == languages
+
+
+@pytest.mark.parametrize(
+    "experiment, architecture, context, tokens",
+    [("ptb", PTB, 32, 3840), ("wikitext103", WIKITEXT103, 80, 4800), ("lm_tiny", TINY, 32, 1024)],
+)
+def test_recipes_of_the_language_models(experiment, architecture, context, tokens):
+    """The same sizes as the architecture of that name; schedule and length as in the paper's appendix."""
+    cfg = composed(f"{experiment}_pn")
+    for setting, value in architecture.items():
+        assert cfg.model.get(setting, False) == value, setting
+    assert cfg.task.tokens_per_sample == context and cfg.dataset.max_tokens == tokens and cfg.model.attention_cores == 1
+    if experiment == "lm_tiny":
+        return
+    assert cfg.optimization.max_epoch == 30 and cfg.lr_scheduler.warmup_updates == 4000
+    assert list(cfg.optimization.lr) == [0.00025] and cfg.model.dropout == 0.3
+    blocks = math.ceil(LM_RECIPES[experiment]().expected["train"] / context)
+    assert cfg.optimization.max_update == 30 * math.ceil(blocks * context / tokens)
 
 
 def test_training_and_decoding_from_a_configuration(toy_data, tmp_path):

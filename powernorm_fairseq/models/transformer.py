@@ -1,6 +1,5 @@
 """fairseq's Transformer with the norms of this package; the norm `ln` leaves it as fairseq makes it."""
 
-import logging
 from typing import Any, Dict, Optional, Tuple
 
 from fairseq.distributed import fsdp_wrap
@@ -15,14 +14,12 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase, TransformerEncoderLayerBase
 from torch import Tensor, nn
 
-from powernorm_fairseq.models.config import USUAL_LAYER_SCALE, PowerNormTransformerConfig, nested_config
+from powernorm_fairseq.models.config import PowerNormTransformerConfig, nested_config
 from powernorm_fairseq.models.fold import fold
+from powernorm_fairseq.models.norm_settings import USUAL_LAYER_SCALE
 from powernorm_fairseq.models.padding import PaddingMask
-from powernorm_fairseq.models.steps import announce_steps
-from powernorm_fairseq.norms import build_norm, centralise_weight, kernels
-from powernorm_fairseq.stop_signal import stop_on_request
-
-logger = logging.getLogger(__name__)
+from powernorm_fairseq.models.steps import prepare
+from powernorm_fairseq.norms import build_norm, centralise_weight
 
 RELEASED_FINAL_WARMUP = 1000  # the release fixes the warm-up of the norm at the end of the encoder
 
@@ -69,7 +66,7 @@ def _keep_final_norm(state_dict: Dict[str, Tensor], name: str, version: Tensor) 
     state_dict.setdefault(f"{name}.version", version.clone())
 
 
-def _wrap(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
+def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
     """Activation checkpointing and FSDP around a layer, as fairseq wraps its own."""
     if cfg.checkpoint_activations:
         layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
@@ -103,7 +100,7 @@ class NormEncoder(TransformerEncoderBase):
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """One layer of the encoder."""
-        return _wrap(NormEncoderLayer(cfg, return_fc=self.return_fc), cfg)
+        return wrap_layer(NormEncoderLayer(cfg, return_fc=self.return_fc), cfg)
 
     def forward_scriptable(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
         """See fairseq; the mask is for the norm at the end, each layer gets its own."""
@@ -159,7 +156,7 @@ class NormDecoder(TransformerDecoderBase):
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """One layer of the decoder."""
-        return _wrap(NormDecoderLayer(cfg, no_encoder_attn), cfg)
+        return wrap_layer(NormDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def extract_features_scriptable(
         self,
@@ -194,13 +191,7 @@ class PowerNormTransformer(TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PowerNormTransformer":
         """Builds the model from a flat configuration."""
-        logger.info("norms run on %s", kernels.describe())
-        announce_steps(task)
-        stop_on_request(task, cfg)
-        if getattr(cfg, "norm_stats", False):
-            from powernorm_fairseq.diagnostics.training import record_norm_stats
-
-            record_norm_stats(task, cfg)
+        prepare(task, cfg)
         return super().build_model(nested_config(cfg), task)
 
     @classmethod

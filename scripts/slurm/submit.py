@@ -168,8 +168,8 @@ def build_parser() -> argparse.ArgumentParser:
     table.add_argument("--seeds", default="1", help="numbers, separated by commas (default: 1)")
     table.add_argument("--dir", required=True, type=Path, help="folder of the table; each training in DIR/NORM-SEED")
     table.add_argument("--max-parallel", type=int, metavar="N", help="trainings at a time (default: no limit)")
-    for kind in (train, table):
-        kind.add_argument("--preset", required=True, choices=train_recipe.PRESETS, help="the recipe")
+    for kind, presets in ((train, train_recipe.PRESETS), (table, train_recipe.TRANSLATION)):
+        kind.add_argument("--preset", required=True, choices=presets, help="the recipe")
         kind.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
         kind.add_argument("--nproc", type=int, metavar="N", help="processes of each task (default: one for each GPU)")
         kind.add_argument("--tensorboard", action="store_true", help="write curves beside the checkpoints")

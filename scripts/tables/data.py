@@ -16,10 +16,13 @@ from scripts.tables.run import ROOT
 
 def command(dataset: str, out: Path, archives: Optional[Path]) -> List[str]:
     """The call of data_prep that makes ``out``; empty for the demo, whose corpus is written by its own grammar."""
-    if not DATASETS[dataset].preparation:
+    preparation = DATASETS[dataset].preparation
+    if preparation is None:
+        raise ReproduceError(f"--dataset {dataset} needs --data BIN, the bin folder that data_prep/lm.sh text makes")
+    if not preparation:
         return []
-    script, *options = DATASETS[dataset].preparation
-    words = [str(ROOT / "data_prep" / script), "--out", str(out), *options]
+    script, *options = preparation
+    words = [str(ROOT / "data_prep" / script), *options, "--out", str(out)]
     return [*words, "--from", str(archives)] if archives else words
 
 
@@ -30,10 +33,10 @@ def prepare(dataset: str, out: Path, archives: Optional[Path]) -> Path:
     """
     if archives is not None and not archives.is_dir():
         raise ReproduceError(f"--from {archives} is no folder")
+    words = command(dataset, out, archives)
     out.mkdir(parents=True, exist_ok=True)
     with open(str(out.with_name(out.name + ".lock")), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        words = command(dataset, out, archives)
         if words:
             beside = str(Path(sys.executable).parent)  # where fairseq-preprocess is
             env = {**os.environ, "PYTHON": sys.executable, "PATH": f"{beside}:{os.environ['PATH']}"}

@@ -92,7 +92,7 @@ class Worker:
         if status == train_ranks.STOPPED:
             raise ReproduceError("its training was stopped by someone else")
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        sentences = [line for line in lines if line.startswith(("train: ", "score: ", "evaluate: ", "average_"))]
+        sentences = [line for line in lines if line.startswith(("train: ", "score: ", "evaluate", "average_"))]
         raise ReproduceError(f"{step} failed: {(sentences or lines or ['no output'])[-1].strip()} (see {file})")
 
     def ask_to_stop(self) -> None:

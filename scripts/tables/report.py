@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from scripts import train
 from scripts.tables import words
-from scripts.tables.catalogue import DATASETS, LABELS, ORIENTATION
+from scripts.tables.catalogue import DATASETS, LABELS
 from scripts.tables.compare import SAMPLES
 from scripts.tables.document import Block, Code, Figure, Grid, Heading, Items, Paragraph, Plots, to_html, to_markdown
 from scripts.tables.export import short_platform
@@ -16,7 +16,7 @@ from scripts.tables.results import TableResult, mean, spread
 from scripts.tables.tried import tried
 
 TRIED = "tried"
-HIDDEN_FLAGS = ("--seed", "--encoder-norm", "--tensorboard-logdir", "--log-format", "--log-interval", "--cpu",
+HIDDEN_FLAGS = ("--seed", "--encoder-norm", "--norm", "--tensorboard-logdir", "--log-format", "--log-interval", "--cpu",
                 "--distributed-world-size", "--ddp-backend")  # fmt: skip
 
 
@@ -76,15 +76,21 @@ def main_grid(result: TableResult) -> Grid:
     return _choice_grid(result) if result.table.choose else _score_grid(result)
 
 
+def _norm(result: TableResult) -> str:
+    """What the norms of the rows are norms of, as a heading."""
+    return "encoder norm" if result.metric == "tokenized" else "norm"
+
+
 def _score_grid(result: TableResult) -> Grid:
     unit = result.table.metric.label
     several = len(result.seeds) > 1
-    header = ["encoder norm", unit, "each seed", "difference to LN", "p", "sacreBLEU", "valid perplexity"]
+    header = [_norm(result), unit, "each seed", "difference to LN", "p", "sacreBLEU", "valid perplexity"]
     translates = result.metric == "tokenized"
     for name, wanted in (("each seed", several), ("p", translates), ("sacreBLEU", translates)):
         if not wanted:
             header.remove(name)
-    paper = "paper" if DATASETS[result.dataset].published else f"paper, {DATASETS[ORIENTATION].title}"
+    dataset = DATASETS[result.dataset]
+    paper = "paper" if dataset.published else f"paper, {DATASETS[dataset.reference].title}"
     if result.table.published:
         header.insert(1, paper)
     rows = []
@@ -126,7 +132,8 @@ def _choice_grid(result: TableResult) -> Grid:
 
 def _legend(result: TableResult) -> str:
     text = "±: standard deviation over the seeds. " if len(result.seeds) > 1 else ""
-    text += "Valid perplexity: at the validation with the lowest loss; the last checkpoints are averaged for the test. "
+    text += "Valid perplexity: at the validation with the lowest loss"
+    text += "; the last checkpoints are averaged for the test. " if result.metric == "tokenized" else ". "
     if result.table.choose:
         return text + "The setting that validation data prefers stands out."
     deviation = result.spread()
@@ -201,7 +208,7 @@ def _second_half(line: Line) -> Line:
 
 
 def _costs(result: TableResult) -> Grid:
-    header = ["encoder norm", "parameters", "updates", "tokens/s", "against LN", "peak memory", "training time"]
+    header = [_norm(result), "parameters", "updates", "tokens/s", "against LN", "peak memory", "training time"]
     rows = []
     for row in result.rows:
         speed, memory = mean(row.numbers("words_per_second")), mean(row.numbers("peak_memory"))
@@ -229,15 +236,18 @@ def _costs_legend() -> str:
 
 
 def _runs(result: TableResult) -> Grid:
-    header = ["run", "updates", "epochs", "valid perplexity", "BLEU", "sacreBLEU", "revision"]
+    shown = {"tokenized": "BLEU", "sacrebleu": "sacreBLEU"}
+    if result.metric not in shown:
+        shown = {result.metric: f"test {result.table.metric.label}"}
+    header = ["run", "updates", "epochs", "valid perplexity", *shown.values(), "revision"]
     rows = []
     for row in result.rows:
         for each in row.results.values():
             best = each["best_valid"] or {}
-            scores = [each["scores"].get(name, {}).get("score") for name in ("tokenized", "sacrebleu")]
+            scores = [number(each["scores"].get(name, {}).get("score")) for name in shown]
             revision = (each["git_revision"] or "")[:10] + ("+" if "+" in (each["git_revision"] or "") else "")
             rows.append([each["run"], str(each["updates"]), str(each["epochs"]), number(best.get("ppl")),
-                         number(scores[0]), number(scores[1]), revision])  # fmt: skip
+                         *scores, revision])  # fmt: skip
     return Grid(header, rows)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from scripts import train, train_checks, train_recipe
 from scripts.slurm.table import SCORES, read_json
-from scripts.tables.catalogue import Row
+from scripts.tables.catalogue import DATASETS, Row
 from scripts.tables.errors import ReproduceError
 from scripts.tables.log import Log, total_updates
 from scripts.train_checks import TrainError
@@ -39,6 +39,7 @@ class Run:
         self, folder: Path, dataset: str, row: Row, seed: int, data: Optional[Path], user_flags: Sequence[str] = ()
     ) -> None:
         self.dataset = dataset
+        self.preset = DATASETS[dataset].recipe
         self.row = row
         self.seed = seed
         self.data = data
@@ -51,12 +52,12 @@ class Run:
     @cached_property
     def flags(self) -> train_recipe.Flags:
         """What fairseq-train is told, but for what depends on the machine."""
-        usual = train_recipe.PROCESSES.get(self.dataset, 1)
-        return {**train_recipe.recipe(self.dataset, self.row.norm, usual), **self.extra}
+        usual = train_recipe.PROCESSES.get(self.preset, 1)
+        return {**train_recipe.recipe(self.preset, self.row.norm, usual), **self.extra}
 
     def train_words(self) -> List[str]:
         """The arguments of train.sh."""
-        words = ["--preset", self.dataset, "--norm", self.row.norm, "--seed", str(self.seed), "--data", str(self.data)]
+        words = ["--preset", self.preset, "--norm", self.row.norm, "--seed", str(self.seed), "--data", str(self.data)]
         words += ["--save-dir", str(self.checkpoints)]
         return [*words, "--", *train_recipe.to_words(self.extra)] if self.extra else words
 
@@ -70,9 +71,7 @@ class Run:
         try:
             flags = self.flags
             train_checks.check_dictionaries(str(self.data), flags)
-            experiment = train_checks.describe(
-                self.dataset, self.row.norm, self.seed, str(self.data), flags, self.extra
-            )
+            experiment = train_checks.describe(self.preset, self.row.norm, self.seed, str(self.data), flags, self.extra)
             train_checks.check_save_dir(self.checkpoints, experiment)
         except TrainError as error:
             raise ReproduceError(str(error).replace("--save-dir", "--dir")) from None

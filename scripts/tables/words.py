@@ -2,7 +2,7 @@
 
 from typing import List, Optional
 
-from scripts.tables.catalogue import DATASETS, LABELS, ORIENTATION
+from scripts.tables.catalogue import DATASETS, LABELS
 from scripts.tables.results import RowResult, TableResult, mean, order, pooled_spread, within_spread
 
 SIGNIFICANCE = 0.05
@@ -25,7 +25,7 @@ def _missing(result: TableResult) -> List[str]:
 
 
 def _paper(dataset: str) -> str:
-    return DATASETS[dataset if DATASETS[dataset].published else ORIENTATION].title
+    return DATASETS[DATASETS[dataset].reference].title
 
 
 def _order(result: TableResult) -> List[str]:

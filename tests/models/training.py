@@ -19,12 +19,21 @@ RECIPE = (
 ).split()
 
 
+LM_SMALL = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 32 --tokens-per-sample 12".split()
+LM_RECIPE = (
+    "--task language_modeling --optimizer adam --lr 0.005 --lr-scheduler inverse_sqrt --warmup-updates 4 --seed 7 "
+    "--cpu --max-tokens 192 --num-workers 0 --fp16-no-flatten-grads"
+).split()
+
+
 class Run:
     """Model, trainer and batches for the given flags."""
 
+    recipe = RECIPE
+
     def __init__(self, data, *flags, arch="powernorm_tiny", sizes=SMALL):
         parser = options.get_training_parser()
-        argv = [str(data), "--user-dir", USER_DIR, "--arch", arch, *RECIPE, *map(str, [*sizes, *flags])]
+        argv = [str(data), "--user-dir", USER_DIR, "--arch", arch, *self.recipe, *map(str, [*sizes, *flags])]
         self.cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
         self.cfg.common.tpu = False  # fairseq's argparse takes --bf16 for a TPU
         utils.set_torch_seed(self.cfg.common.seed)
@@ -56,6 +65,15 @@ class Run:
         """All statistics of all norms."""
         norms = self.norms().items()
         return {f"{name}.{key}": buffer.clone() for name, norm in norms for key, buffer in norm.named_buffers()}
+
+
+class LMRun(Run):
+    """The same for a language model."""
+
+    recipe = LM_RECIPE
+
+    def __init__(self, data, *flags, arch="tensorized_lm_tiny", sizes=LM_SMALL):
+        super().__init__(data, *flags, arch=arch, sizes=sizes)
 
 
 # Left uninitialised by fairseq, and the copies of weights that fairseq 0.12.2 fills in when it loads a checkpoint.

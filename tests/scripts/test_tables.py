@@ -53,7 +53,7 @@ def test_alphas_are_all_pairs_and_the_default_is_the_plain_run():
 
 
 def test_every_variant_changes_a_flag_that_the_models_have():
-    parser_flags = (Path(__file__).resolve().parents[2] / "powernorm_fairseq/models/config.py").read_text()
+    parser_flags = (Path(__file__).resolve().parents[2] / "powernorm_fairseq/models/norm_settings.py").read_text()
     names = set()
     for table in catalogue.TABLES.values():
         rows = catalogue.table_rows(table, "multi30k", table.norms, {})

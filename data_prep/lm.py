@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""Prepares text for language modelling: fetch, unpack, check, split into words, learn and apply subwords, binarise.
+
+Results: ``OUT/tok/{train,valid,test}.txt``, with subwords also ``OUT/bpe/`` (and ``codes``), ``OUT/bin/``
+(``fairseq-preprocess --only-source``) and ``OUT/manifest.json``. Stages, second runs and errors are those of
+``data_prep.pipeline``.
+"""
+
+import argparse
+import functools
+import logging
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+if __package__ in (None, ""):  # run as a script: the first entry is this folder, whose modules are not top-level ones
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from data_prep import bpe
+from data_prep.download import file_sha256
+from data_prep.errors import DataPrepError, run_main
+from data_prep.extract import extract, extract_zip
+from data_prep.lm_recipes import LM_RECIPES, LMRecipe
+from data_prep.manifest import make_key, writing, writing_folder
+from data_prep.moses import get_tokenizer
+from data_prep.normalize import lowercase
+from data_prep.parallel import WorkerPool, read_chunks
+from data_prep.progress import progress_bar
+from data_prep.readers import Text
+from data_prep.stages import SPLITS, StagedRun, run_preprocess
+from data_prep.tokenizer import prepare_text
+
+logger = logging.getLogger("data_prep")
+
+UNKNOWN = "<unk>"
+#: Raised when a change of this program changes its results, so that earlier ones are not taken for new ones.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a corpus is prepared.
+
+    Attributes:
+        out: output folder.
+        source: folder with the archive already downloaded; ``None`` fetches it.
+        texts: split -> text files, for the recipe ``text``.
+        tokenize: language to tokenise, as Moses does but without XML escapes; ``None`` takes words as they are.
+        lowercase: lower-case the words.
+        min_count: words that training has less often become ``<unk>``.
+        max_words: at most so many words, the most frequent ones; ``None`` sets no limit.
+        bpe_tokens: merges of subword-nmt, learned on train; ``None`` leaves words whole.
+        workers: processes; ``None`` means all cores.
+        mirrors: addresses to try first.
+        until: last stage.
+        overwrite: do stages again whose options have changed.
+    """
+
+    out: Path
+    source: Optional[Path] = None
+    texts: Optional[Dict[str, Tuple[Path, ...]]] = None
+    tokenize: Optional[str] = None
+    lowercase: bool = False
+    min_count: int = 1
+    max_words: Optional[int] = None
+    bpe_tokens: Optional[int] = None
+    workers: Optional[int] = None
+    mirrors: Tuple[str, ...] = ()
+    until: str = "bin"
+    overwrite: bool = False
+
+
+class _Chunk(NamedTuple):
+    """Prepared lines, and how many lines and words they are."""
+
+    text: bytes
+    lines: int
+    words: int
+
+
+def prepare_lines(lines: List[bytes], tokenize: Optional[str], lower: bool) -> _Chunk:
+    """Prepares a chunk of raw lines; words end up separated by single blanks.
+
+    Args:
+        lines: UTF-8, ended by line feeds.
+        tokenize: language to tokenise, if any.
+        lower: lower-case.
+    """
+    text = b"".join(lines).decode("utf-8")
+    if tokenize is not None:
+        prepared = prepare_text(text, tokenize, escape=False)
+    else:
+        prepared = (text[:-1] if text.endswith("\n") else text).split("\n")
+    words = [line.split() for line in prepared]
+    result = "".join([" ".join(line) + "\n" for line in words])
+    if lower:
+        result = lowercase(result)
+    return _Chunk(result.encode("utf-8"), len(words), sum(map(len, words)))
+
+
+class LMPipeline(StagedRun):
+    """One run.
+
+    Args:
+        options: how.
+        recipe: a published corpus; ``None`` takes the texts of the options.
+    """
+
+    def __init__(self, options: Options, recipe: Optional[LMRecipe] = None):
+        for name, value in (("min_count", options.min_count), ("max_words", options.max_words)):
+            if value is not None and value < 1:
+                raise DataPrepError(f"{name}={value} makes no sense; give 1 or more")
+        if options.bpe_tokens is not None and options.bpe_tokens < 1:
+            raise DataPrepError(f"bpe_tokens={options.bpe_tokens} makes no sense; give 1 or more")
+        self.stages = ("tok", "bin") if options.bpe_tokens is None else ("tok", "bpe", "bin")
+        self.results = self.stages
+        if options.until not in self.stages:
+            raise DataPrepError(f"until={options.until!r} is not known; choose from {', '.join(self.stages)}")
+        self.recipe = recipe
+        described = {
+            "recipe": "text" if recipe is None else recipe.name,
+            "tokenize": options.tokenize,
+            "lowercase": options.lowercase,
+            "min_count": options.min_count,
+            "max_words": options.max_words,
+            "bpe_tokens": options.bpe_tokens,
+        }
+        super().__init__(options, () if recipe is None else (recipe.archive,), described)
+
+    def plan(self) -> List[str]:
+        """Returns what a run would do, a line for each input and stage."""
+        given = [path for split in SPLITS for path in (self.options.texts or {}).get(split, ())]
+        last = self.stages.index(self.options.until)
+        lines = self.plan_archives() + [f"read {path}" for path in given]
+        return lines + [f"write {self.out / stage}" for stage in self.stages[: last + 1]]
+
+    def _checksums(self) -> Dict[str, str]:
+        """Makes sure that the input is there; returns the SHA-256 of each file of it."""
+        sums = super()._checksums()
+        for split, paths in (self.options.texts or {}).items():
+            for number, path in enumerate(paths):
+                if not path.is_file():
+                    raise DataPrepError(f"{path}: no such file")
+                sums[f"{split}/{number}/{path.name}"] = file_sha256(path)
+        return sums
+
+    def _keys(self) -> Dict[str, str]:
+        options = self.options
+        tok = make_key(FORMAT, self._described["recipe"], options.tokenize, options.lowercase, self._sums)
+        subwords = make_key(tok, "bpe", options.bpe_tokens)
+        words = make_key(subwords, "bin", options.min_count, options.max_words)
+        return {"tok": tok, "bpe": subwords, "bin": words}
+
+    def _stage_tok(self, key: str, pool: WorkerPool) -> None:
+        """Unpacks and checks the text, then prepares all splits."""
+        raw = self.out / "raw"
+        texts: Dict[str, Tuple[Path, ...]] = self.options.texts or {}
+        if self.recipe is not None:
+            self._unpack(raw)
+            texts = {split: (raw / name,) for split, name in self.recipe.files.items()}
+        try:
+            for paths in texts.values():
+                for path in paths:
+                    Text(path.name, strict=False).check_side(path)
+            self._begin()
+            self._write_splits(key, texts, pool)
+        finally:
+            shutil.rmtree(str(raw), ignore_errors=True)
+
+    def _unpack(self, raw: Path) -> None:
+        """Unpacks the three files of the recipe."""
+        archive = self.archives / self.recipe.archive.name
+        wanted = set(self.recipe.files.values())
+        logger.info("unpacking %s", archive)
+        with writing_folder(raw) as folder:
+            unpack = extract_zip if archive.suffix == ".zip" else extract
+            wanted -= {file.relative_to(folder).as_posix() for file in unpack(archive, folder, wanted)}
+            if wanted:
+                raise DataPrepError(f"{', '.join(sorted(wanted))} is not in {archive}")
+
+    def _write_splits(self, key: str, texts: Dict[str, Tuple[Path, ...]], pool: WorkerPool) -> None:
+        """Prepares each split and counts its tokens."""
+        if self.options.tokenize is not None:
+            get_tokenizer(self.options.tokenize, escape=False)  # loaded once here, before the workers split off
+        work = functools.partial(prepare_lines, tokenize=self.options.tokenize, lower=self.options.lowercase)
+        paths = self._paths("tok")
+        lines: Dict[str, int] = {}
+        tokens: Dict[str, int] = {}
+        with writing(paths.values()) as streams:
+            for split, stream in zip(SPLITS, streams):
+                lines[split] = tokens[split] = 0
+                with progress_bar("preparing " + split, " lines") as bar:
+                    for path in texts[split]:
+                        raw = Text(path.name, strict=False).lines(path.parent, "")
+                        for chunk in pool.map(work, read_chunks(raw)):
+                            stream.write(chunk.text)
+                            lines[split] += chunk.lines
+                            tokens[split] += chunk.words + chunk.lines
+                            bar.update(chunk.lines)
+        for split, expected in ({} if self.recipe is None else self.recipe.expected).items():
+            if tokens[split] != expected:
+                logger.warning("%s has %d tokens; the published archive gives %d", split, tokens[split], expected)
+        self.manifest.record("tok", key, paths.values(), lines=lines, tokens=tokens)
+
+    def _paths(self, folder: str) -> Dict[str, Path]:
+        """Returns the files of the splits."""
+        return {split: self.out / folder / (split + ".txt") for split in SPLITS}
+
+    def _stage_bpe(self, key: str, pool: WorkerPool) -> None:
+        """Learns subwords on train and applies them to all splits."""
+        counts: Dict[str, int] = {}
+        with open(str(self.out / "tok" / "train.txt"), "rb") as stream:
+            for part in pool.map(bpe.count_words, read_chunks(stream)):
+                for word, count in part.items():
+                    counts[word] = counts.get(word, 0) + count
+        if UNKNOWN in counts:
+            raise DataPrepError(f"train has the word {UNKNOWN}, which has no subwords; leave out --bpe-tokens")
+        logger.info("learning from %d different words", len(counts))
+        codes, paths = self.out / "bpe" / "codes", self._paths("bpe")
+        self._begin()
+        with writing([codes]) as (stream,):
+            stream.write(bpe.learn_codes(counts, self.options.bpe_tokens).encode("utf-8"))
+        apply = functools.partial(bpe.apply_codes, path=str(codes), digest=file_sha256(codes))
+        tokens: Dict[str, int] = {}
+        with writing(paths.values()) as targets:
+            for split, source, target in zip(SPLITS, self._paths("tok").values(), targets):
+                tokens[split] = 0
+                with open(str(source), "rb") as stream:
+                    for result in pool.map(apply, read_chunks(stream)):
+                        target.write(result)
+                        tokens[split] += len(result.split()) + result.count(b"\n")
+        self.manifest.record("bpe", key, [codes, *paths.values()], tokens=tokens)
+
+    def _stage_bin(self, key: str, pool: WorkerPool) -> None:
+        """Runs fairseq-preprocess on the one side there is."""
+        self._begin()
+        texts = self._paths("tok" if self.options.bpe_tokens is None else "bpe")
+        target = self.out / "bin"
+        flags = ["--only-source", "--thresholdsrc", str(self.options.min_count)]
+        if self.options.max_words is not None:
+            flags += ["--nwordssrc", str(self.options.max_words)]
+        with writing_folder(target) as folder:
+            run_preprocess(folder, texts, pool.workers, flags)
+        known = _read_words(target / "dict.txt")
+        unknown = {split: _count_unknown(path, known) for split, path in texts.items()}
+        if self.recipe is not None and len(known) + 1 != self.recipe.words:
+            logger.warning("the dictionary has %d words; the published one has %d", len(known) + 1, self.recipe.words)
+        files = [path for path in target.iterdir() if path.is_file()]
+        self.manifest.record("bin", key, files, words=len(known), unknown=unknown)
+
+
+def _read_words(dictionary: Path) -> frozenset:
+    """The words of a fairseq dictionary, but not those that only fill it up."""
+    with open(str(dictionary), encoding="utf-8", newline="\n") as stream:
+        pairs = [line.rstrip("\n").rsplit(" ", 1) for line in stream]
+    return frozenset(word for word, count in pairs if count != "0")
+
+
+def _count_unknown(path: Path, known: frozenset) -> int:
+    """How many words of a text are not in the dictionary."""
+    with open(str(path), encoding="utf-8", newline="\n") as stream:
+        return sum(word not in known for line in stream for word in line.split())
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="lm.sh", description="Prepare text for language modelling.")
+    commands = parser.add_subparsers(dest="recipe", metavar="CORPUS", required=True)
+    for name, recipe in LM_RECIPES.items():
+        summary = (recipe.__doc__ or "").splitlines()[0]
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.add_argument(
+            "--from", dest="source", type=Path, metavar="DIR", help="archive already downloaded (default: fetch it)"
+        )
+        command.add_argument(
+            "--mirror", action="append", default=[], metavar="URL", help="folder on a server to try first"
+        )
+        _add_options(command)
+    summary = "Any text, a sentence or a paragraph on each line."
+    command = commands.add_parser("text", help=summary, description=summary)
+    for split in SPLITS:
+        command.add_argument(
+            "--" + split, type=Path, nargs="+", required=True, metavar="FILE", help=f"text for {split}, plain or .gz"
+        )
+    command.add_argument("--tokenize", metavar="LANG", help="tokenise as Moses does, without XML escapes")
+    command.add_argument("--lowercase", action="store_true", help="lower-case the words")
+    command.add_argument(
+        "--min-count", type=int, default=1, metavar="N", help="rarer words become <unk> (default: %(default)s)"
+    )
+    command.add_argument("--max-words", type=int, metavar="N", help="at most so many words, the most frequent ones")
+    command.add_argument(
+        "--bpe-tokens", type=int, metavar="N", help="split words into subwords with so many merges (default: do not)"
+    )
+    _add_options(command)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that all corpora have."""
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the results go")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--until", default="bin", metavar="STAGE", help="last stage: tok, bpe or bin (default: bin)")
+    parser.add_argument("--overwrite", action="store_true", help="redo stages whose options have changed")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Runs the command line; returns the exit status."""
+    args = build_parser().parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S")
+    shared = {"out": args.out, "workers": args.workers, "until": args.until, "overwrite": args.overwrite}
+    if args.recipe == "text":
+        options = Options(
+            texts={split: tuple(getattr(args, split)) for split in SPLITS},
+            tokenize=args.tokenize,
+            lowercase=args.lowercase,
+            min_count=args.min_count,
+            max_words=args.max_words,
+            bpe_tokens=args.bpe_tokens,
+            **shared,
+        )
+        pipeline = LMPipeline(options)
+    else:
+        options = Options(source=args.source, mirrors=tuple(args.mirror), **shared)
+        pipeline = LMPipeline(options, LM_RECIPES[args.recipe]())
+    if args.dry_run:
+        print("\n".join(pipeline.plan()))
+        return 0
+    pipeline.run()
+    print(args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(main))

@@ -1,0 +1,188 @@
+"""Work done stage by stage in an output folder: skipped where it is finished, refused where options have changed."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+from data_prep.download import Archive, download, verify
+from data_prep.errors import DataPrepError
+from data_prep.manifest import Manifest, package_versions
+from data_prep.parallel import WorkerPool
+
+logger = logging.getLogger("data_prep")
+
+SPLITS = ("train", "valid", "test")
+_PACKAGES = ("sacremoses", "sentencepiece", "fairseq", "fairseq-fixed", "torch")
+
+
+class StagedRun:
+    """One run in one folder. A subclass has a method ``_stage_NAME(key, pool)`` for each of its stages.
+
+    Args:
+        options: with ``out``, ``source``, ``workers``, ``mirrors``, ``until`` and ``overwrite``.
+        archives: what the first stage reads.
+        described: what the results depend on, as it is written down and shown.
+
+    Attributes:
+        stages: names of the stages, in order.
+        results: folders that a run makes.
+        seconds: how long each stage took that was not done already.
+    """
+
+    stages: Tuple[str, ...] = ()
+    results: Tuple[str, ...] = ()
+
+    def __init__(self, options: Any, archives: Sequence[Archive], described: Dict[str, Any]):
+        self.options = options
+        self.out: Path = options.out
+        self.seconds: Dict[str, float] = {}
+        self.archives: Path = options.source if options.source is not None else self.out / "archives"
+        self.manifest = Manifest(self.out)
+        self._needed = tuple(archives)
+        self._described = described
+        self._sums: Dict[str, str] = {}
+        self._outdated: List[Path] = []
+
+    def _keys(self) -> Dict[str, str]:
+        """Returns for each stage what its result depends on, condensed."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Does what is not yet done."""
+        with self._locked():
+            self.manifest = Manifest(self.out)
+            if not self.manifest.started and not self.options.overwrite:
+                present = [name for name in self.results if (self.out / name).exists()]
+                if present:
+                    raise DataPrepError(
+                        f"{self.out} has {', '.join(present)} but no manifest; give --overwrite or another --out"
+                    )
+            self._sums = self._checksums()
+            keys = self._keys()
+            self._refuse_changes(keys)
+            wanted = self.stages[: self.stages.index(self.options.until) + 1]
+            with WorkerPool(self.options.workers) as pool:
+                for stage in wanted:
+                    if self.manifest.finished(stage, keys[stage]):
+                        logger.info("%s: done already", stage)
+                        continue
+                    start = time.perf_counter()
+                    getattr(self, "_stage_" + stage)(keys[stage], pool)
+                    self.seconds[stage] = time.perf_counter() - start
+                    logger.info("%s: %.1f s", stage, self.seconds[stage])
+            self.manifest.save(complete=True)
+
+    def plan_archives(self) -> List[str]:
+        """Returns where the archives would come from, a line for each."""
+        lines = []
+        for archive in self._needed:
+            where = self.archives / archive.name
+            lines.append(f"read {where}" if where.exists() or self.options.source else f"fetch {archive.urls[0]}")
+        return lines
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keeps a second run out of the folder; leaves no empty folder behind after an error."""
+        created = not self.out.exists()
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataPrepError(f"{self.out} cannot be made: {error.strerror}") from None
+        handle = os.open(str(self.out), os.O_RDONLY)
+        try:
+            try:
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:
+                pass
+            except OSError:
+                raise DataPrepError(f"another run is at work in {self.out}") from None
+            yield
+        finally:
+            os.close(handle)
+            if created and not any(self.out.iterdir()):
+                self.out.rmdir()
+
+    def _checksums(self) -> Dict[str, str]:
+        """Makes sure that the archives are there; returns their SHA-256."""
+        known = self.manifest.data.get("archives", {})
+        sums = {}
+        for archive in self._needed:
+            path = self.archives / archive.name
+            if not path.exists() and archive.name in known and "tok" in self.manifest.data["stages"]:
+                sums[archive.name] = known[archive.name]["sha256"]  # deleted after use, which is fine
+                continue
+            if self.options.source is None:
+                path = download(archive, self.archives, self.options.mirrors)
+            sums[archive.name] = verify(archive, path)
+        return sums
+
+    def _refuse_changes(self, keys: Dict[str, str]) -> None:
+        """Compares with the recorded options; a difference is an error unless it may be overwritten."""
+        stages = self.manifest.data["stages"]
+        changed = [stage for stage in self.stages if stage in stages and stages[stage]["key"] != keys[stage]]
+        if changed and not self.options.overwrite:
+            before = self.manifest.data.get("options", {})
+            what = [
+                f"{name} was {before.get(name)} and is {value}"
+                for name, value in sorted(self._described.items())
+                if name != "splits" and before.get(name) != value
+            ]
+            old = self.manifest.data.get("archives", {})
+            what += [
+                f"{name} is another file"
+                for name, digest in sorted(self._sums.items())
+                if old.get(name, {}).get("sha256") not in (None, digest)
+            ]
+            raise DataPrepError(
+                f"{self.out} was made otherwise ({'; '.join(what) or 'other settings'}); "
+                f"give --overwrite to redo {', '.join(changed)}, or another --out"
+            )
+        for stage in changed:
+            self._outdated += [self.out / name for name in stages.pop(stage)["files"]]
+
+    def _begin(self) -> None:
+        """Writes down the options before the first result, and removes results of other options."""
+        self.manifest.data.update(
+            {
+                "options": self._described,
+                "versions": package_versions(_PACKAGES),
+                "archives": {name: {"sha256": digest} for name, digest in self._sums.items()},
+            }
+        )
+        self.manifest.save()
+        for path in self._outdated:
+            if path.exists():
+                path.unlink()
+        self._outdated = []
+
+
+def run_preprocess(folder: Path, texts: Dict[str, Path], workers: int, flags: Sequence[str]) -> str:
+    """Runs fairseq-preprocess; returns what it printed.
+
+    Args:
+        folder: where the results go.
+        texts: split -> its text, without the language for a pair.
+        workers: processes.
+        flags: further flags.
+    """
+    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--destdir", str(folder), "--workers", str(workers)]
+    for name, path in texts.items():
+        command += [f"--{name}pref", str(path)]
+    command += flags
+    logger.info("%s", " ".join(command))
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    if done.returncode:
+        last = (done.stdout.strip().splitlines() or ["no message"])[-1]
+        raise DataPrepError(f"fairseq-preprocess failed: {last}")
+    # fairseq finds data by this name; a log with the temporary path would only mislead
+    log = folder / "preprocess.log"
+    if log.exists():
+        log.unlink()
+    return done.stdout

@@ -1,0 +1,107 @@
+"""The settings of the norms, the same in every model of this package."""
+
+import logging
+from argparse import Namespace
+from dataclasses import dataclass, field, fields
+from typing import Any, Dict, Optional, Type
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import OmegaConf
+
+from powernorm_fairseq.norms.settings import LAYER_SCALES, RECIPES
+
+logger = logging.getLogger(__name__)
+
+# Layer-scale in front of each norm where --layer-scale says nothing: as in the authors' release.
+USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer"}
+
+
+@dataclass
+class NormSettings(FairseqDataclass):
+    """Settings of all norms of a model; the help texts are those of the command line."""
+
+    post_norm: bool = field(
+        default=False, metadata={"help": "normalise after each residual connection instead of before each block"}
+    )
+    norm_recipe: ChoiceEnum(RECIPES) = field(
+        default="paper", metadata={"help": "what bn and pn follow: the paper's text, or the authors' released code"}
+    )
+    layer_scale: Optional[ChoiceEnum(LAYER_SCALES)] = field(
+        default=None,
+        metadata={
+            "help": "scale each token to unit quadratic mean in front of the norm, over the layer or each head "
+            "(default: head for pn and pnv, layer for bn, brn and mabn, none for the others)"
+        },
+    )
+    norm_alpha_fwd: float = field(
+        default=0.9, metadata={"help": "pn, pnv: weight of the old value in the running quadratic mean"}
+    )
+    norm_alpha_bwd: float = field(
+        default=0.9, metadata={"help": "pn: weight of the old value in the running mean of the backward"}
+    )
+    norm_momentum: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "bn, brn, mabn: weight of the new batch in running statistics "
+            "(default: 0.1; 0.05 for bn in the release recipe; 0.02 for mabn)"
+        },
+    )
+    norm_warmup_updates: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "pn, brn, mabn: mini-batches normalised by their own statistics "
+            "(default: the warm-up of the learning-rate schedule)"
+        },
+    )
+    sync_norm: bool = field(
+        default=False, metadata={"help": "bn, brn, mabn, pnv, pn: take statistics over the batches of all processes"}
+    )
+    norm_stats: bool = field(
+        default=False, metadata={"help": "record what the norms do, in SAVE_DIR/norm_stats.jsonl and in the log"}
+    )
+    norm_stats_interval: int = field(default=50, metadata={"help": "updates between two records of --norm-stats"})
+
+
+def given_settings(cfg: Any, schema: Type[FairseqDataclass]) -> Namespace:
+    """The settings of ``schema`` as ``cfg`` has them, which may come from argparse, hydra or a checkpoint."""
+    given = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True) if OmegaConf.is_config(cfg) else vars(cfg)
+    settings = [setting for setting in fields(schema) if not setting.name.startswith("_")]
+    return Namespace(**{setting.name: given.get(setting.name, setting.default) for setting in settings})
+
+
+def set_normalize_before(flat: Namespace, side: str) -> None:
+    """Decides between pre-norm and post-norm; pre-norm unless ``--post-norm`` is given."""
+    name = f"{side}_normalize_before"
+    if flat.post_norm and getattr(flat, name):
+        raise ValueError(f"--post-norm and --{side}-normalize-before contradict each other; give one of them")
+    if getattr(flat, name) is None:
+        setattr(flat, name, not flat.post_norm)
+
+
+def norm_options(flat: Namespace, cfg: Any) -> Dict[str, Any]:
+    """What :func:`powernorm_fairseq.norms.build_norm` takes, from ``flat`` and the schedule beside ``cfg``."""
+    warmup, schedule_warmup = flat.norm_warmup_updates, _schedule_warmup(cfg)
+    if warmup is None and schedule_warmup is None:
+        logger.warning("the learning-rate schedule has no warm-up to follow; --norm-warmup-updates is 0")
+    return {
+        "recipe": str(flat.norm_recipe),
+        "layer_scale": None if flat.layer_scale is None else str(flat.layer_scale),
+        "alpha_fwd": flat.norm_alpha_fwd,
+        "alpha_bwd": flat.norm_alpha_bwd,
+        "momentum": flat.norm_momentum,
+        "sync": flat.sync_norm,
+        "warmup_updates": next((value for value in (warmup, schedule_warmup) if value is not None), 0),
+    }
+
+
+def _schedule_warmup(cfg: Any) -> Optional[int]:
+    """Warm-up of the learning-rate schedule that stands beside the model's settings, if it has one."""
+    if not OmegaConf.is_config(cfg):
+        return getattr(cfg, "warmup_updates", None)
+    parent = cfg._get_parent()
+    schedule = parent.get("lr_scheduler") if parent is not None else None
+    for name in ("warmup_updates", "warmup_steps"):
+        value = getattr(schedule, name, None) if schedule is not None else None
+        if isinstance(value, (int, float)):
+            return int(value)
+    return None
