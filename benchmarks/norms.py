@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks import interleave
 from powernorm_fairseq.norms import build_norm, norm_names, norm_options
+from powernorm_fairseq.norms.kernels import available
 
 LAYER_NORM, BATCH_NORM, RMS_NORM = "nn.LayerNorm", "nn.BatchNorm1d", "nn.RMSNorm"
 # The layer-scale that a norm usually has in a model; bn and pnv are measured without as well, like nn.BatchNorm1d.
@@ -84,15 +85,6 @@ class Candidate(NamedTuple):
         return f"{self.name} {self.layer_scale} {self.kernel}"
 
 
-def kernels(device: str) -> List[str]:
-    """The implementations that this installation has for a device."""
-    try:
-        from powernorm_fairseq.norms.kernels import available
-    except ImportError:
-        return ["eager"]
-    return available(torch.device(device))
-
-
 def padding_mask(length: int, sentences: int) -> Tensor:
     """T x B, a transposed view; sentences end together, as fairseq pads sources, and have 70 to 100 % of the length."""
     shortest = max(1, round(0.7 * length))
@@ -116,7 +108,7 @@ def candidates(shape: Shape, dtype: torch.dtype, norms: Sequence[str], device: s
     found = [Candidate(name, "", "torch", kind(shape.width), (rows,)) for name, kind in torchs.items() if kind]
     for name in norms:
         for layer_scale in LAYER_SCALES.get(name, ("none",)):
-            for kernel in kernels(device) if "kernel" in norm_options(name) else ["eager"]:
+            for kernel in available(device) if "kernel" in norm_options(name) else ["eager"]:
                 options = {"kernel": kernel} if "kernel" in norm_options(name) else {}
                 norm = build_norm(name, shape.width, groups=shape.groups, layer_scale=layer_scale, **options)
                 found.append(Candidate(name, layer_scale, kernel, norm, (x, mask)))
@@ -323,7 +315,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args.threads = args.threads or ([1] if args.quick else sorted({1, interleave.cores()}))
     facts: Dict[str, Any] = {
         "machine": interleave.machine(),
-        "kernels": kernels(args.device),
+        "kernels": available(args.device),
         "shapes": [str(shape) for shape in args.shapes],
         "dtypes": args.dtypes,
         "threads": args.threads,

@@ -217,7 +217,7 @@ def test_wheel_asks_for_the_fairseq_of_each_python(wheel):
     for python in ("3.11", "3.13"):
         assert wanted(python)["fairseq-fixed"] == "==0.12.3.1"
         assert "fairseq" not in wanted(python)
-    assert set(metadata.get_all("Provides-Extra")) == {"test", "figures"}
+    assert set(metadata.get_all("Provides-Extra")) == {"test", "figures", "triton"}
 
 
 def test_make_lists_its_targets():

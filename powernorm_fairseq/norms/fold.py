@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
 from powernorm_fairseq.norms.functional import layer_scale
+from powernorm_fairseq.norms.kernels import rows_type
 
 
 class FoldedNorm(nn.Module):
@@ -17,12 +18,14 @@ class FoldedNorm(nn.Module):
     Args:
         scale_groups: slices of the width that are scaled each by itself; 0 for no layer-scale.
         eps: added inside the square root.
+        kernel: what computes it, see :mod:`powernorm_fairseq.norms.kernels`.
     """
 
-    def __init__(self, scale_groups: int, eps: float) -> None:
+    def __init__(self, scale_groups: int, eps: float, kernel: str = "auto") -> None:
         super().__init__()
         self.scale_groups = scale_groups
         self.eps = eps
+        self.kernel = kernel
         self.training = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,9 +33,17 @@ class FoldedNorm(nn.Module):
         if self.scale_groups == 0:
             return x
         rows = x.reshape(-1, x.shape[-1])
+        if not torch.jit.is_scripting() and not torch.is_grad_enabled():
+            return self._by_kernel(rows).view(x.shape)
         if rows.dtype == torch.float16 or rows.dtype == torch.bfloat16:
             rows = rows.float()  # squares overflow in fp16
         return layer_scale(rows, self.scale_groups, self.eps).to(x.dtype).view(x.shape)
+
+    @torch.jit.unused
+    def _by_kernel(self, x: Tensor) -> Tensor:
+        rows = rows_type(self.kernel, x)(x, None, self.scale_groups, self.eps)
+        width = x.shape[1]
+        return rows.affine(x.new_ones(width, dtype=rows.dtype), x.new_zeros(width, dtype=rows.dtype))
 
     def train(self, mode: bool = True) -> "FoldedNorm":
         """Refuses to train: the statistics are weights of other layers now."""
@@ -42,7 +53,7 @@ class FoldedNorm(nn.Module):
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""
-        return f"scale_groups={self.scale_groups}, eps={self.eps}"
+        return f"scale_groups={self.scale_groups}, eps={self.eps}, kernel={self.kernel!r}"
 
 
 @torch.no_grad()
@@ -78,4 +89,4 @@ def fold_norm(norm: BatchStatisticsNorm, linears: Sequence[nn.Linear]) -> Folded
         dtype, trains = linear.weight.dtype, linear.weight.requires_grad
         linear.weight = nn.Parameter((weight * scale).to(dtype), requires_grad=trains)
         linear.bias = nn.Parameter(bias.to(dtype), requires_grad=trains)
-    return FoldedNorm(norm.scale_groups, norm.eps)
+    return FoldedNorm(norm.scale_groups, norm.eps, norm.kernel)

@@ -4,7 +4,7 @@ They do what ``batch_norm.BatchStep`` and ``power_norm._PowerStep`` say, where n
 process, on input that the C++ kernels serve.
 """
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 import torch
 from torch import Tensor
@@ -25,21 +25,8 @@ def serves(norm: Any, x: Tensor, pool: Pool) -> bool:
 class _FusedStep(Step):
     """The operators read and move the buffers themselves."""
 
-    def __init__(
-        self,
-        norm: Any,
-        x: Tensor,
-        padding: Optional[Tensor],
-        pool: Pool,
-        counts: bool,
-        old: Optional[Dict[str, Tensor]],
-    ) -> None:
-        self.again = old is not None
-        super().__init__(norm, x, padding, pool, counts, old if self.again else self.room_for_old(x))
-        self.moves = counts and not self.again
-
-    def room_for_old(self, x: Tensor) -> Dict[str, Tensor]:
-        """What the forward writes of the buffers as they were, if it depends on them."""
+    def remember(self, x: Tensor) -> Dict[str, Tensor]:
+        """Room for what the operator of the forward writes there of the buffers, if it depends on any."""
         return {}
 
     def move(self) -> None:
@@ -71,7 +58,7 @@ class FusedBatchStep(_FusedStep):
 class FusedPowerStep(_FusedStep):
     """PN, Algorithm 2."""
 
-    def room_for_old(self, x: Tensor) -> Dict[str, Tensor]:
+    def remember(self, x: Tensor) -> Dict[str, Tensor]:
         """psi^2 and the number of updates."""
         return {"before": empty(x.shape[1] + 1)}
 

@@ -50,11 +50,14 @@ class Step:
         self.padding = padding
         self.pool = pool
         self.counts = counts
-        self.moves = counts and old is None
-        if old is None:
-            dtype = statistics_type(x)
-            old = {name: norm._buffers[name].to(dtype, copy=True) for name in norm.forward_buffers}
-        self.old = old
+        self.again = old is not None
+        self.moves = counts and not self.again
+        self.old = self.remember(x) if old is None else old
+
+    def remember(self, x: Tensor) -> Dict[str, Tensor]:
+        """The buffers that the forward depends on, in the type of statistics of ``x``."""
+        dtype = statistics_type(x)
+        return {name: self.norm._buffers[name].to(dtype, copy=True) for name in self.norm.forward_buffers}
 
     def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
         """The output; sets ``count`` and ``new``."""

@@ -92,4 +92,12 @@ def test_torchscript():
 
 
 def test_print_shows_the_settings():
-    assert repr(FoldedNorm(3, 1e-5)) == "FoldedNorm(scale_groups=3, eps=1e-05)"
+    assert repr(FoldedNorm(3, 1e-5)) == "FoldedNorm(scale_groups=3, eps=1e-05, kernel='auto')"
+
+
+@pytest.mark.parametrize("shape", [(5, 12), (2, 3, 12), (0, 12)])
+def test_kernels_give_the_same(shape):
+    rest, x = FoldedNorm(3, 1e-5), torch.randn(shape)
+    with torch.no_grad():
+        fused = rest(x)
+    torch.testing.assert_close(fused, rest(x))

@@ -263,7 +263,7 @@ def test_without_data_the_preparation_is_what_would_be_done_first(tmp_path, caps
     monkeypatch.chdir(tmp_path)
     assert reproduce.main(["table1", "--dataset", "multi30k", "--from", "archives", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert f"data_prep/multi30k.sh --out {tmp_path}/data/multi30k --bpe-tokens 4000 --from archives" in out
+    assert f"data_prep/multi30k.sh --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in out
     assert "disk unknown until the data is there" in out
 
 
@@ -272,7 +272,7 @@ def test_data_is_made_by_its_own_script_first(stand_ins, tmp_path, capfd, monkey
     root.mkdir()
     (tmp_path / "archives").mkdir()
     script = root / "multi30k.sh"
-    script.write_text('#!/usr/bin/env bash\necho "called: $*"\n[[ "$*" == *archives ]] && cp -r "$PREPARED" "$2/bin"\n')
+    script.write_text('#!/usr/bin/env bash\necho "called: $*"\n[[ "$*" == *archives ]] && cp -r "$PREPARED" "$4/bin"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PREPARED", str(write_data(tmp_path / "prepared")))
     monkeypatch.setattr(data_module, "ROOT", tmp_path / "checkout")
@@ -282,7 +282,7 @@ def test_data_is_made_by_its_own_script_first(stand_ins, tmp_path, capfd, monkey
     assert "multi30k.sh failed, as shown above; --data BIN takes data made by other means" in capfd.readouterr().err
     assert reproduce.main([*words, "--from", "archives"]) == 1  # nothing is trained yet
     said = capfd.readouterr().err
-    assert f"called: --out {tmp_path}/data/multi30k --bpe-tokens 4000 --from archives" in said
+    assert f"called: --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in said
     assert f"{tmp_path}/runs/multi30k has no result of this table" in said
 
 
@@ -306,6 +306,6 @@ def test_bad_input_is_one_sentence(change, message, data, tmp_path, capsys):
 
 def test_tables_are_named_when_one_is_not_known(data, tmp_path, capsys):
     assert reproduce.main(arguments(data, tmp_path, table="table9")) == 1
-    assert "table9 is no table; choose from table1, table3, batch-size, alpha, recipe" in capsys.readouterr().err
+    assert "table9 is no table; choose from table1, table2, table3, batch-size" in capsys.readouterr().err
     assert reproduce.main(["batch-size", "--dataset", "wmt14"]) == 1
     assert "batch-size has no --dataset wmt14; choose from iwslt14" in capsys.readouterr().err
