@@ -114,7 +114,7 @@ def test_what_cannot_be_evaluated_is_refused(trained, tmp_path, capsys, flags, m
 
 
 def test_table_2_of_a_text_with_the_real_programs(toy_text, tmp_path, capfd):
-    """reproduce.py trains by the recipe and scores; fairseq-eval-lm has the same perplexity."""
+    """reproduce.py trains by the recipe, scores and reports."""
     command = ["table2", "--dataset", "text", "--norms", "pn", "--data", str(toy_text), "--dir", str(tmp_path / "runs")]
     assert reproduce.main([*command, "--", "--cpu", "--max-epoch", "1", "--num-workers", "0"]) == 0
     report = re.sub(" +", " ", capfd.readouterr().out)
@@ -124,12 +124,17 @@ def test_table_2_of_a_text_with_the_real_programs(toy_text, tmp_path, capfd):
     assert "| norm | paper, Penn Treebank | perplexity |" in report and f"| {found['ppl']:.2f} |" in report
     assert "47.6" in report
     assert "per word, blocks of 32, context window 0" in (tmp_path / "runs/text/table2.md").read_text()
-    best = run / "checkpoints/checkpoint_best.pt"
-    flags = [str(toy_text), "--user-dir", USER_DIR, "--path", str(best), "--tokens-per-sample", "32", "--cpu"]
+
+
+@pytest.mark.slow  # a whole process for one number
+def test_fairseq_eval_lm_has_the_same_perplexity(trained, tmp_path):
+    assert evaluate_lm.main(arguments(trained, "--out", tmp_path / "out")) == 0
+    flags = [str(trained[0] / "bin"), "--path", str(trained[0] / "model.pt"), "--tokens-per-sample", "5", "--cpu"]
     program = str(Path(sys.executable).parent / "fairseq-eval-lm")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([program, *flags], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert "Perplexity: {:.2f}".format(found["ppl"]) in done.stdout.decode()
+    command = [program, *flags, "--user-dir", USER_DIR]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert "Perplexity: {:.2f}".format(result(tmp_path / "out")["ppl_per_token"]) in done.stdout.decode()
 
 
 def test_table_2_has_the_papers_rows_and_its_data(tmp_path, capsys):
