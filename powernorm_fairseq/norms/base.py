@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from powernorm_fairseq.norms import functional
+from powernorm_fairseq.norms.fused import FusedBatchStep, serves
 from powernorm_fairseq.norms.kernels import Rows, choose_kernel, rows_type
 from powernorm_fairseq.norms.settings import LAYER_SCALES, check_at_least, check_choice, check_groups, check_positive
 from powernorm_fairseq.norms.step import in_backward, step_counts
@@ -158,6 +159,11 @@ class BatchStatisticsNorm(Norm):
     def _forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         if not self.training and torch.is_grad_enabled():  # a gradient through fixed statistics is autograd's work
             return self._in_plain_torch(x, padding_mask)
+        fused_step = self._fused_step_type() if self.training else None
+        if fused_step is not None and serves(self, x, padding_mask):
+            old = self._before_forward if in_backward() else None  # activation checkpointing: the same forward again
+            step = fused_step(self, padding_mask, step_counts(), old)
+            return Normalise.apply(x.contiguous(), self.weight, self.bias, step)
         self._check_input(x, padding_mask)
         rows = x.reshape(-1, self.num_features)
         padding = None if padding_mask is None else padding_mask.reshape(-1)
@@ -197,6 +203,11 @@ class BatchStatisticsNorm(Norm):
         raise NotImplementedError
 
     @torch.jit.unused
+    def _fused_step_type(self) -> Optional[Type[FusedBatchStep]]:
+        """What does a whole training step at once where it can, if there is such a thing."""
+        return None
+
+    @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
         """What a training step on ``x`` does."""
         raise NotImplementedError
@@ -212,7 +223,7 @@ class BatchStatisticsNorm(Norm):
 
     @torch.jit.unused
     def _take_step(self, x: Tensor, padding: Optional[Tensor], pool: Pool, counts: bool) -> Tensor:
-        old = self._before_forward if in_backward() else None  # activation checkpointing: the same forward again
+        old = self._before_forward if in_backward() else None
         step = self._step_type(x, pool)(self, x, padding, pool, counts, old)
         self.__dict__["_before_forward"] = step.old
         return Normalise.apply(x, self.weight, self.bias, step)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
-from powernorm_fairseq.norms.fused import FusedBatchStep, serves
+from powernorm_fairseq.norms.fused import FusedBatchStep
 from powernorm_fairseq.norms.kernels import Moments, Rows
 from powernorm_fairseq.norms.settings import RECIPES, check_choice, check_fraction
 from powernorm_fairseq.norms.sync import Pool
@@ -138,8 +138,12 @@ class BatchNorm(BatchStatisticsNorm):
         return self.running_mean, self.running_var
 
     @torch.jit.unused
+    def _fused_step_type(self) -> Optional[Type[FusedBatchStep]]:
+        return FusedBatchStep
+
+    @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
-        return FusedBatchStep if serves(self, x, pool) else BatchStep
+        return BatchStep
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""

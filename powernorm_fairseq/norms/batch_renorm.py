@@ -78,6 +78,10 @@ class BatchRenorm(BatchNorm):
         check_at_least("rise_updates", self.rise_updates, 0)
 
     @torch.jit.unused
+    def _fused_step_type(self) -> None:
+        return None
+
+    @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
         return _RenormStep
 

@@ -1,80 +1,97 @@
 """The steps of BN, PN-V and PN as one C++ operator for each direction (``kernels/operators.cpp``).
 
 They do what ``batch_norm.BatchStep`` and ``power_norm._PowerStep`` say, where nothing has to happen in between: in one
-process, on input that the C++ kernels serve.
+process, on input that the C++ kernels serve. As little Python as can be: between two large matrices it is cold, and
+takes as long as the arithmetic of a narrow layer.
 """
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from powernorm_fairseq.norms.kernels import rows_type
-from powernorm_fairseq.norms.kernels.cpp import CppRows, empty, ops
+from powernorm_fairseq.norms.kernels import cpp
 from powernorm_fairseq.norms.step import loss_scale
 from powernorm_fairseq.norms.sync import Pool
-from powernorm_fairseq.norms.training import Step
+
+Saved = Tuple[Optional[Tensor], ...]
 
 
-def serves(norm: Any, x: Tensor, pool: Pool) -> bool:
-    """Whether these steps can do the work of ``norm`` on ``x``."""
-    fused = rows_type(norm.kernel, x) is CppRows and not pool.spans_processes
-    return fused and norm.num_updates.dtype == torch.float32
+def serves(norm: Any, x: Tensor, padding: Optional[Tensor]) -> bool:
+    """Whether these steps can do a training step of ``norm``; what they cannot check is left to the others."""
+    weight, bias = norm.weight, norm.bias
+    return (
+        cpp.UNUSABLE is None
+        and norm.kernel in ("auto", "cpp")
+        and x.is_cpu
+        and x.dtype in cpp.TYPES
+        and x.shape[-1:] == (norm.num_features,)
+        and (padding is None or _fits(padding, x))
+        and weight is not None
+        and weight.dtype in cpp.TYPES
+        and weight.is_contiguous()
+        and bias.is_contiguous()
+        and norm.num_updates.dtype == torch.float32
+        and not (norm.sync and Pool(True, norm.process_group).spans_processes)
+    )
 
 
-class _FusedStep(Step):
-    """The operators read and move the buffers themselves."""
-
-    def remember(self, x: Tensor) -> Dict[str, Tensor]:
-        """Room for what the operator of the forward writes there of the buffers, if it depends on any."""
-        return {}
-
-    def move(self) -> None:
-        """Nothing: the operator of the forward has done it."""
+def _fits(padding: Tensor, x: Tensor) -> bool:
+    return padding.dtype == torch.bool and padding.shape == x.shape[:-1]
 
 
-class FusedBatchStep(_FusedStep):
-    """BN and PN-V."""
+class FusedBatchStep:
+    """BN and PN-V.
 
-    def forward(self, rows: CppRows, gamma: Tensor, beta: Tensor) -> Tensor:
+    Args:
+        norm: the layer.
+        padding: as the layer's.
+        counts: whether the step may move statistics.
+        old: what was left by the same forward, if it is done for the second time; then it moves nothing.
+    """
+
+    def __init__(self, norm: Any, padding: Optional[Tensor], counts: bool, old: Optional[Dict[str, Tensor]]) -> None:
+        self.norm = norm
+        self.padding = padding
+        self.counts = counts
+        self.old = old
+
+    def run(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tuple[Tensor, Saved]:
         """The output; moves the running statistics."""
         norm, (mean, power) = self.norm, self.norm._running_statistics()
         self.centred = mean is not None
         new_weight = norm.momentum if self.centred else 1 - norm.alpha_fwd
-        spread_over_all = self.centred and norm.recipe == "release"
-        y, self.columns = torch.empty_like(rows.x), empty(2 * rows.x.shape[1] + 2)
-        settings = (gamma, beta, self.centred, spread_over_all, new_weight, mean, power, norm.num_updates, self.moves)
-        ops.batch_forward(rows.x, rows.padding, rows.scales, rows.eps, *settings, y, self.columns)
-        return y
+        settings = (norm.scale_groups, norm.eps, weight, bias, new_weight, self.centred and norm.recipe == "release")
+        moves = self.counts and self.old is None
+        y, work = cpp.ops.batch_forward(x, self.padding, *settings, mean, power, norm.num_updates, moves)
+        norm.__dict__["_before_forward"] = {}
+        return y, (x, weight, self.padding, work)
 
-    def backward(self, rows: CppRows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def run_backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor, padding: Optional[Tensor], work: Tensor
+    ) -> Tuple[Tensor, Tensor, Tensor]:
         """The lemmas."""
-        dx, grads = torch.empty_like(rows.x), empty(2, rows.x.shape[1])
-        settings = (gamma, self.centred, self.columns)
-        ops.batch_backward(dy.contiguous(), rows.x, rows.padding, rows.scales, rows.eps, *settings, dx, grads)
-        return (dx, *grads.unbind())
+        groups = self.norm.scale_groups
+        return cpp.ops.batch_backward(dy.contiguous(), x, padding, groups, weight, self.centred, work)
 
 
-class FusedPowerStep(_FusedStep):
+class FusedPowerStep(FusedBatchStep):
     """PN, Algorithm 2."""
 
-    def remember(self, x: Tensor) -> Dict[str, Tensor]:
-        """psi^2 and the number of updates."""
-        return {"before": empty(x.shape[1] + 1)}
-
-    def forward(self, rows: CppRows, gamma: Tensor, beta: Tensor) -> Tensor:
+    def run(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tuple[Tensor, Saved]:
         """The output; moves psi^2."""
-        norm = self.norm
-        y, self.columns = torch.empty_like(rows.x), empty(2 * rows.x.shape[1] + 1)
-        settings = (gamma, beta, norm.alpha_fwd, norm.warmup_updates, norm.running_psi2, norm.num_updates)
-        flags = (self.old["before"], self.again, self.moves)
-        ops.power_forward(rows.x, rows.padding, rows.scales, rows.eps, *settings, *flags, y, self.columns)
-        return y
+        norm, before = self.norm, None if self.old is None else self.old["work"]
+        settings = (norm.scale_groups, norm.eps, weight, bias, norm.alpha_fwd, norm.warmup_updates)
+        buffers = (norm.running_psi2, norm.num_updates)
+        moves = self.counts and before is None
+        y, work = cpp.ops.power_forward(x, self.padding, *settings, *buffers, before, moves)
+        norm.__dict__["_before_forward"] = {"work": work}
+        return y, (x, weight, self.padding, work)
 
-    def backward(self, rows: CppRows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    def run_backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor, padding: Optional[Tensor], work: Tensor
+    ) -> Tuple[Tensor, Tensor, Tensor]:
         """The gradients; moves nu."""
         norm = self.norm
-        dx, grads = torch.empty_like(rows.x), empty(2, rows.x.shape[1])
-        settings = (gamma, norm.alpha_bwd, float(loss_scale()), self.columns, norm.nu, self.counts)
-        ops.power_backward(dy.contiguous(), rows.x, rows.padding, rows.scales, rows.eps, *settings, dx, grads)
-        return (dx, *grads.unbind())
+        settings = (norm.scale_groups, weight, norm.alpha_bwd, float(loss_scale()))
+        return cpp.ops.power_backward(dy.contiguous(), x, padding, *settings, work, norm.nu, self.counts)

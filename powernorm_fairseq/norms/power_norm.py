@@ -7,7 +7,7 @@ from torch import Tensor
 
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
 from powernorm_fairseq.norms.batch_norm import BatchStep
-from powernorm_fairseq.norms.fused import FusedBatchStep, FusedPowerStep, serves
+from powernorm_fairseq.norms.fused import FusedBatchStep, FusedPowerStep
 from powernorm_fairseq.norms.kernels import Rows, rows_type
 from powernorm_fairseq.norms.settings import RECIPES, check_at_least, check_choice, check_fraction
 from powernorm_fairseq.norms.step import loss_scale
@@ -76,8 +76,12 @@ class PowerNormV(BatchStatisticsNorm):
         return None, self.running_psi2
 
     @torch.jit.unused
+    def _fused_step_type(self) -> Optional[Type[FusedBatchStep]]:
+        return FusedBatchStep
+
+    @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
-        return FusedBatchStep if serves(self, x, pool) else _QuadraticStep
+        return _QuadraticStep
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""
@@ -234,11 +238,13 @@ class PowerNorm(PowerNormV):
         return super()._forward(x, padding_mask)
 
     @torch.jit.unused
+    def _fused_step_type(self) -> Optional[Type[FusedBatchStep]]:
+        return FusedPowerStep if self.recipe == "paper" else None
+
+    @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
         if pool.spans_processes or self.recipe == "release":
             return _PowerStep
-        if serves(self, x, pool):
-            return FusedPowerStep
         return _OnePassPowerStep if rows_type(self.kernel, x).skips_unneeded else _PowerStep
 
     def _from_release(self, name: str, value: Tensor) -> Tensor:

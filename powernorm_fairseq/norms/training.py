@@ -50,14 +50,30 @@ class Step:
         self.padding = padding
         self.pool = pool
         self.counts = counts
-        self.again = old is not None
-        self.moves = counts and not self.again
-        self.old = self.remember(x) if old is None else old
+        self.moves = counts and old is None
+        if old is None:
+            dtype = statistics_type(x)
+            old = {name: norm._buffers[name].to(dtype, copy=True) for name in norm.forward_buffers}
+        self.old = old
 
-    def remember(self, x: Tensor) -> Dict[str, Tensor]:
-        """The buffers that the forward depends on, in the type of statistics of ``x``."""
-        dtype = statistics_type(x)
-        return {name: self.norm._buffers[name].to(dtype, copy=True) for name in self.norm.forward_buffers}
+    def run(
+        self, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor]
+    ) -> Tuple[Tensor, Tuple[Optional[Tensor], ...]]:
+        """The output, and what the backward needs: the input, little else."""
+        rows = self.norm.rows(x, self.padding)
+        gamma = x.new_ones(x.shape[1], dtype=rows.dtype) if weight is None else weight.to(rows.dtype).contiguous()
+        beta = x.new_zeros(x.shape[1], dtype=rows.dtype) if bias is None else bias.to(rows.dtype).contiguous()
+        y = self.forward(rows, gamma, beta)
+        if self.moves:
+            self.move()
+        self.parameter_types = [None if parameter is None else parameter.dtype for parameter in (weight, bias)]
+        return y, (gamma, *rows.saved())
+
+    def run_backward(self, dy: Tensor, gamma: Tensor, *saved: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+        """Gradients of input, weight and bias."""
+        dx, *grads = self.backward(self.norm.rows(*saved), dy, gamma)
+        types = self.parameter_types
+        return (dx, *(None if dtype is None else grad.to(dtype) for grad, dtype in zip(grads, types)))
 
     def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
         """The output; sets ``count`` and ``new``."""
@@ -78,27 +94,18 @@ class Step:
 
 
 class Normalise(Function):
-    """Runs a :class:`Step` on rows of any implementation; keeps the input alone, and the scales of its slices."""
+    """The autograd function around all steps, generic or fused."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], step: Step) -> Tensor:
-        """The step's forward, with parameters in the type of statistics."""
-        rows = step.norm.rows(x, step.padding)
-        gamma = x.new_ones(x.shape[1], dtype=rows.dtype) if weight is None else weight.to(rows.dtype).contiguous()
-        beta = x.new_zeros(x.shape[1], dtype=rows.dtype) if bias is None else bias.to(rows.dtype).contiguous()
-        y = step.forward(rows, gamma, beta)
-        if step.moves:
-            step.move()
+    def forward(ctx: Any, x: Tensor, weight: Optional[Tensor], bias: Optional[Tensor], step: Any) -> Tensor:
+        """The step's forward."""
+        y, saved = step.run(x, weight, bias)
         ctx.step = step
-        ctx.parameter_types = [None if parameter is None else parameter.dtype for parameter in (weight, bias)]
-        ctx.save_for_backward(gamma, *rows.saved())
+        ctx.save_for_backward(*saved)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
         """The step's backward."""
-        gamma, *saved = ctx.saved_tensors
-        dx, *grads = ctx.step.backward(ctx.step.norm.rows(*saved), dy, gamma)
-        of_parameters = (None if dtype is None else grad.to(dtype) for grad, dtype in zip(grads, ctx.parameter_types))
-        return (dx, *of_parameters, None)
+        return (*ctx.step.run_backward(dy, *ctx.saved_tensors), None)

@@ -5,10 +5,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from powernorm_fairseq.norms import build_norm, kernels
-from powernorm_fairseq.norms.fused import FusedBatchStep, FusedPowerStep
+from powernorm_fairseq.norms.fused import serves
 from powernorm_fairseq.norms.kernels import cpp
 from powernorm_fairseq.norms.kernels.eager import EagerRows
-from powernorm_fairseq.norms.sync import Pool
 from tests.norms.batches import random_affine, training_step
 from tests.processes import run_processes
 
@@ -193,16 +192,20 @@ def test_processes_with_shares_equal_one(tmp_path):
 
 
 @needs_cpp
-@pytest.mark.parametrize("name, step", [("bn", FusedBatchStep), ("pnv", FusedBatchStep), ("pn", FusedPowerStep)])
-def test_whole_steps_serve_what_they_can(name, step):
-    norm, alone = make(name, kernel="auto"), Pool(False)
-    assert norm._step_type(torch.zeros(2, 12), alone) is step
-    assert norm._step_type(torch.zeros(2, 12, dtype=torch.bfloat16), alone) is step
-    for other in (make(name, kernel="eager"), make(name, dtype=torch.float64)):
-        assert other._step_type(torch.zeros(2, 12), alone) is not step
-    assert norm._step_type(torch.zeros(2, 12, dtype=torch.float64), alone) is not step
-    alone.spans_processes = True
-    assert norm._step_type(torch.zeros(2, 12), alone) is not step
+@pytest.mark.parametrize("name", ["bn", "pnv", "pn"])
+def test_whole_steps_serve_what_they_can(name):
+    x, mask = torch.zeros(2, 3, 12), torch.zeros(2, 3, dtype=torch.bool)
+    norm = make(name, kernel="auto")
+    for served in (x, x.bfloat16(), x.transpose(0, 1), x[:0]):
+        assert serves(norm, served, None)
+    assert serves(norm, x, mask) and serves(norm, x.transpose(0, 1), mask.t())
+    assert serves(make(name, dtype=torch.bfloat16), x.bfloat16(), mask)
+    for other in (make(name, kernel="eager"), make(name, dtype=torch.float64), make(name, affine=False)):
+        assert not serves(other, x, mask)
+    for left in (x.double(), x.half(), torch.zeros(2, 3, 6), torch.zeros(()), x.to("meta")):
+        assert not serves(norm, left, None)
+    assert not serves(norm, x, mask.t()) and not serves(norm, x, mask.byte())
+    assert make("pn", recipe="release")._fused_step_type() is None and make("brn")._fused_step_type() is None
 
 
 @pytest.mark.parametrize("kernel", ["eager", pytest.param("cpp", marks=needs_cpp)])

@@ -18,29 +18,14 @@
 
 namespace {
 
-// bfloat16 is the upper half of a float.
 struct BFloat16 {
   uint16_t bits;
 };
 
 INLINE float load(float value) { return value; }
-
-INLINE float load(BFloat16 value) {
-  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
-  float result;
-  std::memcpy(&result, &bits, sizeof(result));
-  return result;
-}
-
+INLINE float load(BFloat16 value) { return from_half(value.bits); }
 INLINE void store(float* to, float value) { *to = value; }
-
-INLINE void store(BFloat16* to, float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;  // to nearest, ties to even
-  const bool nan = (bits & 0x7fffffff) > 0x7f800000;
-  to->bits = static_cast<uint16_t>(nan ? 0x7fc0 : rounded);
-}
+INLINE void store(BFloat16* to, float value) { to->bits = to_half(value); }
 
 // Writes the factors that layer-scale puts on the slices of a row, 1 / their quadratic means, unless they are known.
 template <typename T, int64_t WIDTH = 0>

@@ -8,6 +8,23 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+
+// bfloat16 is the upper half of a float.
+inline __attribute__((always_inline)) float from_half(uint16_t half) {
+  const uint32_t bits = static_cast<uint32_t>(half) << 16;
+  float result;
+  std::memcpy(&result, &bits, sizeof(result));
+  return result;
+}
+
+inline __attribute__((always_inline)) uint16_t to_half(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;  // to nearest, ties to even
+  const bool nan = (bits & 0x7fffffff) > 0x7f800000;
+  return static_cast<uint16_t>(nan ? 0x7fc0 : rounded);
+}
 
 // What the passes of a call have in common.
 struct Rows {
