@@ -5,8 +5,7 @@ from typing import Any, Dict, List, Optional, Tuple, Type
 import torch
 from torch import Tensor, nn
 
-from powernorm_fairseq.norms import functional
-from powernorm_fairseq.norms.fused import FusedBatchStep, serves
+from powernorm_fairseq.norms import functional, fused
 from powernorm_fairseq.norms.kernels import Rows, choose_kernel, rows_type
 from powernorm_fairseq.norms.settings import LAYER_SCALES, check_at_least, check_choice, check_groups, check_positive
 from powernorm_fairseq.norms.step import in_backward, step_counts
@@ -159,8 +158,10 @@ class BatchStatisticsNorm(Norm):
     def _forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         if not self.training and torch.is_grad_enabled():  # a gradient through fixed statistics is autograd's work
             return self._in_plain_torch(x, padding_mask)
+        if not self.training and fused.serves(self, x, padding_mask):
+            return fused.evaluate(self, x, padding_mask)
         fused_step = self._fused_step_type() if self.training else None
-        if fused_step is not None and serves(self, x, padding_mask):
+        if fused_step is not None and fused.trains(self, x, padding_mask):
             old = self._before_forward if in_backward() else None  # activation checkpointing: the same forward again
             step = fused_step(self, padding_mask, step_counts(), old)
             return Normalise.apply(x.contiguous(), self.weight, self.bias, step)
@@ -203,7 +204,7 @@ class BatchStatisticsNorm(Norm):
         raise NotImplementedError
 
     @torch.jit.unused
-    def _fused_step_type(self) -> Optional[Type[FusedBatchStep]]:
+    def _fused_step_type(self) -> Optional[Type[fused.FusedBatchStep]]:
         """What does a whole training step at once where it can, if there is such a thing."""
         return None
 

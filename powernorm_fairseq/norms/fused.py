@@ -18,7 +18,7 @@ Saved = Tuple[Optional[Tensor], ...]
 
 
 def serves(norm: Any, x: Tensor, padding: Optional[Tensor]) -> bool:
-    """Whether these steps can do a training step of ``norm``; what they cannot check is left to the others."""
+    """Whether these operators can do the work of ``norm`` on ``x``; bad input is left to the others."""
     weight, bias = norm.weight, norm.bias
     return (
         cpp.UNUSABLE is None
@@ -32,8 +32,19 @@ def serves(norm: Any, x: Tensor, padding: Optional[Tensor]) -> bool:
         and weight.is_contiguous()
         and bias.is_contiguous()
         and norm.num_updates.dtype == torch.float32
-        and not (norm.sync and Pool(True, norm.process_group).spans_processes)
     )
+
+
+def trains(norm: Any, x: Tensor, padding: Optional[Tensor]) -> bool:
+    """Whether these steps can do a training step: :func:`serves`, and no other process takes part."""
+    return serves(norm, x, padding) and not (norm.sync and Pool(True, norm.process_group).spans_processes)
+
+
+def evaluate(norm: Any, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+    """The output of ``norm`` by its running statistics; no gradient flows."""
+    mean, power = norm._running_statistics()
+    settings = (norm.scale_groups, norm.eps, norm.weight, norm.bias)
+    return cpp.ops.evaluate(x.contiguous(), padding, *settings, mean, power)
 
 
 def _fits(padding: Tensor, x: Tensor) -> bool:

@@ -5,7 +5,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from powernorm_fairseq.norms import build_norm, kernels
-from powernorm_fairseq.norms.fused import serves
+from powernorm_fairseq.norms.fused import serves, trains
 from powernorm_fairseq.norms.kernels import cpp
 from powernorm_fairseq.norms.kernels.eager import EagerRows
 from tests.norms.batches import random_affine, training_step
@@ -205,6 +205,7 @@ def test_whole_steps_serve_what_they_can(name):
     for left in (x.double(), x.half(), torch.zeros(2, 3, 6), torch.zeros(()), x.to("meta")):
         assert not serves(norm, left, None)
     assert not serves(norm, x, mask.t()) and not serves(norm, x, mask.byte())
+    assert trains(make(name, sync=True), x, mask)  # there is but one process
     assert make("pn", recipe="release")._fused_step_type() is None and make("brn")._fused_step_type() is None
 
 

@@ -15,6 +15,7 @@ class EagerRows(Rows):
     """
 
     _scaled: Optional[Tensor] = None
+    _keep: Optional[Tensor] = None
 
     def _blank(self, rows: Tensor, own: bool = False) -> Tensor:
         """``rows`` in the type of statistics, zero at padding whatever stands there; in place if ``own``."""
@@ -22,9 +23,10 @@ class EagerRows(Rows):
         if self.padding is None:
             return rows
         integer = torch.int64 if rows.dtype == torch.float64 else torch.int32
-        keep = (~self.padding).to(integer).neg_().unsqueeze(1)  # all bits set, or none: masked_fill takes much longer
-        bits = rows.view(integer)
-        return (bits.bitwise_and_(keep) if own else bits & keep).view(rows.dtype)
+        if self._keep is None:
+            self._keep = (~self.padding).to(integer).neg_().unsqueeze(1)  # all bits set, or none
+        bits = rows.view(integer)  # masked_fill takes much longer
+        return (bits.bitwise_and_(self._keep) if own else bits & self._keep).view(rows.dtype)
 
     def _slices(self, rows: Tensor) -> Tensor:
         return rows.view(rows.shape[0], self.groups, rows.shape[1] // self.groups)  # N x G x C/G

@@ -146,6 +146,24 @@ Rows rows_for_step(const Tensor& x, const Mask& mask, int64_t groups, float* sca
 
 int64_t count_scales(const Tensor& x, int64_t groups) { return groups * (x.numel() / x.size(x.dim() - 1)); }
 
+// Evaluation by running statistics: centre, if any, and squared divisor; gamma and beta may be missing.
+Tensor evaluate(Tensor x, MaybeTensor padding, int64_t groups, double eps, MaybeTensor gamma, MaybeTensor beta,
+                MaybeTensor running_mean, Tensor running_power) {
+  const Mask mask(padding);
+  const int64_t width = running_power.numel();
+  const Tensor y = allocate_like(x);
+  std::vector<float> scale = load_columns(running_power), shift(width), scales(count_scales(x, groups));
+  if (beta) shift = load_columns(*beta);
+  const std::vector<float> gammas = gamma ? load_columns(*gamma) : std::vector<float>(width, 1.0f);
+  const Rows rows = rows_for_step(x, mask, groups, scales.data(), false, eps);
+  for (int64_t i = 0; i < width; ++i) {
+    scale[i] = gammas[i] / std::sqrt(scale[i] + rows.eps);
+    if (running_mean) shift[i] -= floats(running_mean)[i] * scale[i];
+  }
+  affine(rows, scale.data(), shift.data(), y.mutable_data_ptr(), nullptr);
+  return y;
+}
+
 // BN, or PN-V without `running_mean`: forward by the batch's own statistics, with `momentum` the weight of the batch in
 // the running ones, which are moved if `moves`. `spread_over_all` divides squares by the number of all rows. `work` holds
 // the centre, 1 / std, the numbers of tokens that sums and squares are over, and the scales.
@@ -307,6 +325,9 @@ STABLE_TORCH_LIBRARY(powernorm, library) {
       "backward(Tensor dy, Tensor x, Tensor? padding, Tensor? scales, float eps, Tensor a, Tensor b, Tensor? c, "
       "Tensor(a!) dx, Tensor(b!)? sums) -> ()");
   library.def(
+      "evaluate(Tensor x, Tensor? padding, int groups, float eps, Tensor? gamma, Tensor? beta, Tensor? running_mean, "
+      "Tensor running_power) -> Tensor");
+  library.def(
       "batch_forward(Tensor x, Tensor? padding, int groups, float eps, Tensor gamma, Tensor beta, float momentum, "
       "bool spread_over_all, Tensor(a!)? running_mean, Tensor(b!) running_power, Tensor(c!) num_updates, "
       "bool moves) -> (Tensor, Tensor)");
@@ -327,6 +348,7 @@ STABLE_TORCH_LIBRARY_IMPL(powernorm, CPU, library) {
   library.impl("affine", TORCH_BOX(&affine_op));
   library.impl("backward_sums", TORCH_BOX(&backward_sums_op));
   library.impl("backward", TORCH_BOX(&backward_op));
+  library.impl("evaluate", TORCH_BOX(&evaluate));
   library.impl("batch_forward", TORCH_BOX(&batch_forward));
   library.impl("batch_backward", TORCH_BOX(&batch_backward));
   library.impl("power_forward", TORCH_BOX(&power_forward));

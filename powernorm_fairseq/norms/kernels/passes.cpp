@@ -9,7 +9,7 @@
 #include <vector>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define VECTORISED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define VECTORISED __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define VECTORISED
 #endif
