@@ -164,7 +164,7 @@ class BatchStatisticsNorm(Norm):
         if fused_step is not None and fused.trains(self, x, padding_mask):
             old = self._before_forward if in_backward() else None  # activation checkpointing: the same forward again
             step = fused_step(self, padding_mask, step_counts(), old)
-            return Normalise.apply(x.contiguous(), self.weight, self.bias, step)
+            return Normalise.apply(x.contiguous(), self._parameters["weight"], self._parameters["bias"], step)
         self._check_input(x, padding_mask)
         rows = x.reshape(-1, self.num_features)
         padding = None if padding_mask is None else padding_mask.reshape(-1)

@@ -15,11 +15,14 @@ from powernorm_fairseq.norms.step import loss_scale
 from powernorm_fairseq.norms.sync import Pool
 
 Saved = Tuple[Optional[Tensor], ...]
+_evaluate = cpp.operator("evaluate")
+_batch_forward, _batch_backward = cpp.operator("batch_forward"), cpp.operator("batch_backward")
+_power_forward, _power_backward = cpp.operator("power_forward"), cpp.operator("power_backward")
 
 
 def serves(norm: Any, x: Tensor, padding: Optional[Tensor]) -> bool:
     """Whether these operators can do the work of ``norm`` on ``x``; bad input is left to the others."""
-    weight, bias = norm.weight, norm.bias
+    weight, bias = norm._parameters["weight"], norm._parameters["bias"]  # norm.weight goes through Module.__getattr__
     return (
         cpp.UNUSABLE is None
         and norm.kernel in ("auto", "cpp")
@@ -31,7 +34,7 @@ def serves(norm: Any, x: Tensor, padding: Optional[Tensor]) -> bool:
         and weight.dtype in cpp.TYPES
         and weight.is_contiguous()
         and bias.is_contiguous()
-        and norm.num_updates.dtype == torch.float32
+        and norm._buffers["num_updates"].dtype == torch.float32
     )
 
 
@@ -44,7 +47,7 @@ def evaluate(norm: Any, x: Tensor, padding: Optional[Tensor]) -> Tensor:
     """The output of ``norm`` by its running statistics; no gradient flows."""
     mean, power = norm._running_statistics()
     settings = (norm.scale_groups, norm.eps, norm.weight, norm.bias)
-    return cpp.ops.evaluate(x.contiguous(), padding, *settings, mean, power)
+    return _evaluate(x.contiguous(), padding, *settings, mean, power)
 
 
 def _fits(padding: Tensor, x: Tensor) -> bool:
@@ -74,7 +77,8 @@ class FusedBatchStep:
         new_weight = norm.momentum if self.centred else 1 - norm.alpha_fwd
         settings = (norm.scale_groups, norm.eps, weight, bias, new_weight, self.centred and norm.recipe == "release")
         moves = self.counts and self.old is None
-        y, work = cpp.ops.batch_forward(x, self.padding, *settings, mean, power, norm.num_updates, moves)
+        state = (mean, power, norm._buffers["num_updates"], moves)
+        y, work = _batch_forward(x, self.padding, *settings, *state)
         norm.__dict__["_before_forward"] = {}
         return y, (x, weight, self.padding, work)
 
@@ -83,7 +87,7 @@ class FusedBatchStep:
     ) -> Tuple[Tensor, Tensor, Tensor]:
         """The lemmas."""
         groups = self.norm.scale_groups
-        return cpp.ops.batch_backward(dy.contiguous(), x, padding, groups, weight, self.centred, work)
+        return _batch_backward(dy.contiguous(), x, padding, groups, weight, self.centred, work)
 
 
 class FusedPowerStep(FusedBatchStep):
@@ -91,11 +95,11 @@ class FusedPowerStep(FusedBatchStep):
 
     def run(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tuple[Tensor, Saved]:
         """The output; moves psi^2."""
-        norm, before = self.norm, None if self.old is None else self.old["work"]
+        norm, buffers = self.norm, self.norm._buffers
+        before = None if self.old is None else self.old["work"]
         settings = (norm.scale_groups, norm.eps, weight, bias, norm.alpha_fwd, norm.warmup_updates)
-        buffers = (norm.running_psi2, norm.num_updates)
-        moves = self.counts and before is None
-        y, work = cpp.ops.power_forward(x, self.padding, *settings, *buffers, before, moves)
+        state = (buffers["running_psi2"], buffers["num_updates"], before, self.counts and before is None)
+        y, work = _power_forward(x, self.padding, *settings, *state)
         norm.__dict__["_before_forward"] = {"work": work}
         return y, (x, weight, self.padding, work)
 
@@ -105,4 +109,4 @@ class FusedPowerStep(FusedBatchStep):
         """The gradients; moves nu."""
         norm = self.norm
         settings = (norm.scale_groups, weight, norm.alpha_bwd, float(loss_scale()))
-        return cpp.ops.power_backward(dy.contiguous(), x, padding, *settings, work, norm.nu, self.counts)
+        return _power_backward(dy.contiguous(), x, padding, *settings, work, norm._buffers["nu"], self.counts)

@@ -1,7 +1,7 @@
 """The passes as fused C++ operators for CPUs (``passes.cpp``), which the build of the package compiles if it can."""
 
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,11 @@ def load_library() -> Optional[str]:
 
 UNUSABLE = load_library()
 ops = torch.ops.powernorm
+
+
+def operator(name: str) -> Any:
+    """An operator without the search for its overload at every call; None where there is none."""
+    return None if UNUSABLE is not None else getattr(ops, name).default
 
 
 def empty(*shape: int) -> Tensor:
