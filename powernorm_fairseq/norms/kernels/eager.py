@@ -16,6 +16,7 @@ class EagerRows(Rows):
 
     _scaled: Optional[Tensor] = None
     _keep: Optional[Tensor] = None
+    _room: Optional[Tensor] = None  # memory that a pass is done with, for the output of the next
 
     def _blank(self, rows: Tensor, own: bool = False) -> Tensor:
         """``rows`` in the type of statistics, zero at padding whatever stands there; in place if ``own``."""
@@ -45,7 +46,8 @@ class EagerRows(Rows):
 
     def square_sums(self, needed: Optional[Tensor] = None) -> Tensor:
         """Sum of ``s * s``, needed or not."""
-        return self._s().square().sum(0)
+        self._room = self._s().square()
+        return self._room.sum(0)
 
     def moments(self) -> Moments:
         """Mean of ``s`` and sum of the squared deviations."""
@@ -54,7 +56,8 @@ class EagerRows(Rows):
 
     def affine(self, scale: Tensor, shift: Tensor) -> Tensor:
         """``s * scale + shift``."""
-        return self._blank(torch.addcmul(shift, self._s(), scale), own=True).to(self.x.dtype)
+        room, self._room = self._room, None
+        return self._blank(torch.addcmul(shift, self._s(), scale, out=room), own=True).to(self.x.dtype)
 
     def affine_and_square_sums(self, scale: Tensor, shift: Tensor) -> Tuple[Tensor, Tensor]:
         """Both at once."""
