@@ -340,7 +340,7 @@ def test_export_refuses_the_folder_itself_and_what_names_the_machine(tmp_path, m
 @pytest.mark.parametrize(
     "text, clean",
     [
-        ("/work/x/scripts/train.sh --data /var/tmp/bin", "scripts/train.sh --data bin"),
+        ("/home/x/scripts/train.sh --data /srv/data/bin", "scripts/train.sh --data bin"),
         ("/a/b/powernorm_fairseq/models/steps.py:3", "powernorm_fairseq/models/steps.py:3"),
         ("ratio 1/2, 3 tokens/s, and/or", "ratio 1/2, 3 tokens/s, and/or"),
         ('{"x": "/home/me/y z/w"}', '{"x": "y z/w"}'),
