@@ -6,7 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 from powernorm_fairseq.norms import build_norm, kernels
 from powernorm_fairseq.norms.fused import serves, trains
-from powernorm_fairseq.norms.kernels import cpp
+from powernorm_fairseq.norms.kernels import chunked, cpp
 from powernorm_fairseq.norms.kernels.eager import EagerRows
 from tests.norms.batches import random_affine, training_step
 from tests.processes import run_processes
@@ -69,6 +69,31 @@ def test_cpp_passes_equal_the_plain_ones(shape, scaled, mask, dtype):
 def sums_atol(result, count):
     """A sum of many terms may be small although they are not."""
     return CLOSE[result.dtype]["atol"] * (1 if result.dim() == 2 else max(1, count) ** 0.5 * 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["none", "random", "full"])
+@pytest.mark.parametrize("groups", [0, 3])
+def test_chunks_change_nothing(groups, mask, dtype, monkeypatch):
+    monkeypatch.setattr(chunked, "CHUNK", 12 * 7)
+    x, dy, padding = random_rows((40, 12), mask, dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    vectors = torch.randn(3, 12, generator=torch.Generator().manual_seed(1)).to(wide)
+
+    def whole(scales=None):
+        return EagerRows(x, padding, groups, 1e-5, scales)
+
+    def in_chunks(scales=None):
+        return chunked.ChunkedRows(x, padding, groups, 1e-5, scales)
+
+    for ours, theirs in zip(all_passes(in_chunks, dy, vectors), all_passes(whole, dy, vectors)):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_large_input_on_a_cpu_is_cut_into_chunks():
+    norm = build_norm("pn", 512, kernel="eager")
+    assert type(norm.rows(torch.zeros(4096, 512), None)) is chunked.ChunkedRows
+    assert type(norm.rows(torch.zeros(40, 512), None)) is EagerRows
 
 
 @needs_cpp

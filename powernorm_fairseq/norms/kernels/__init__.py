@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from powernorm_fairseq.norms.kernels import cpp
+from powernorm_fairseq.norms.kernels.chunked import CHUNK, ChunkedRows
 from powernorm_fairseq.norms.kernels.eager import EagerRows
 from powernorm_fairseq.norms.kernels.rows import Moments, Rows, statistics_type
 from powernorm_fairseq.norms.settings import check_choice
@@ -104,4 +105,4 @@ def rows_type(kernel: str, x: Tensor) -> Type[Rows]:
 
         if x.dtype in triton_rows.TYPES:
             return triton_rows.TritonRows
-    return EagerRows
+    return ChunkedRows if x.device.type == "cpu" and x.numel() > CHUNK else EagerRows
