@@ -55,10 +55,6 @@ class ChunkedRows(Rows):
         self._each(lambda rows, chunk: y[chunk].copy_(rows.affine(scale, shift)))
         return y
 
-    def affine_and_square_sums(self, scale: Tensor, shift: Tensor) -> Tuple[Tensor, Tensor]:
-        """Both at once."""
-        return self.affine(scale, shift), self.square_sums()
-
     def backward_sums(self, dy: Tensor, centre: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """Sums of ``dy * (s - centre)`` and of ``dy``."""
         parts = self._each(lambda rows, chunk: rows.backward_sums(dy[chunk], centre))

@@ -59,10 +59,6 @@ class EagerRows(Rows):
         room, self._room = self._room, None
         return self._blank(torch.addcmul(shift, self._s(), scale, out=room), own=True).to(self.x.dtype)
 
-    def affine_and_square_sums(self, scale: Tensor, shift: Tensor) -> Tuple[Tensor, Tensor]:
-        """Both at once."""
-        return self.affine(scale, shift), self.square_sums()
-
     def backward_sums(self, dy: Tensor, centre: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """Sums of ``dy * (s - centre)`` and of ``dy``."""
         dy = self._blank(dy)

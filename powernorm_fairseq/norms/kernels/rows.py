@@ -72,8 +72,8 @@ class Rows:
         raise NotImplementedError
 
     def affine_and_square_sums(self, scale: Tensor, shift: Tensor) -> Tuple[Tensor, Tensor]:
-        """Both at once."""
-        raise NotImplementedError
+        """Both; a kernel may do them in one pass."""
+        return self.affine(scale, shift), self.square_sums()
 
     def backward_sums(self, dy: Tensor, centre: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """Sums of ``dy * (s - centre)`` and of ``dy``; no centre is a centre of zero."""
