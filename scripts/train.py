@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMAND, ENVIRONMENT, STATUS = "command.txt", "environment.json", "status.json"
 PACKAGES = ("torch", "fairseq", "fairseq-fixed", "powernorm-fairseq", "numpy", "omegaconf", "hydra-core", "sacrebleu")
 VARIABLES = re.compile(
-    r"(CUDA|NCCL|GLOO|SLURM|OMP|MKL|TORCH|PYTORCH|PYTHON|MASTER)_|((NODE_|LOCAL_)?RANK|WORLD_SIZE|NNODES)$"
+    r"(CUDA|NCCL|GLOO|SLURM|OMP|MKL|MALLOC|POWERNORM|TORCH|PYTORCH|PYTHON|MASTER)_"
+    r"|((NODE_|LOCAL_)?RANK|WORLD_SIZE|NNODES|LD_PRELOAD)$"
 )
 SECRETS = re.compile(r"TOKEN|JWT|KEY|SECRET|PASS", re.IGNORECASE)
 

@@ -19,7 +19,7 @@ from scripts.tables.run import CHECKPOINTS, HYPOTHESES, RESULT
 
 # Of a run's environment; the rest could name the machine.
 ENVIRONMENT = ("time", "platform", "python", "packages", "processor", "cores", "gpus", "processes", "norm_kernels")
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+VARIABLES = re.compile(r"(OMP|MKL)_NUM_THREADS|MALLOC_\w+|POWERNORM_KERNEL|LD_PRELOAD")  # of LD_PRELOAD, the file's name
 PATH = re.compile(r"(?<![\w.$])(?:~|(?:/[\w.+@%-]+)+)/(?P<name>[\w.+@%-]+)")
 START = re.compile(r"^train: \d{4}-")  # train.sh's own line, at each start of a training
 
@@ -43,7 +43,7 @@ def portable_result(result: Dict[str, Any]) -> Dict[str, Any]:
     environment["gpus"] = [re.sub(r" \(UUID.*", "", gpu) for gpu in environment.get("gpus", [])]
     environment["processes"] = {"all": environment.get("processes", {}).get("all", 1)}
     variables = result["environment"].get("variables", {})
-    environment["variables"] = {name: variables[name] for name in VARIABLES if name in variables}
+    environment["variables"] = {name: text for name, text in variables.items() if VARIABLES.fullmatch(name)}
     clean = {**result, "environment": environment}
     return json.loads(portable(json.dumps(clean)))
 

@@ -47,7 +47,11 @@ def result(
             "cores": 2,
             "gpus": [],
             "processes": {"all": 1, "meet_at": "secret-host:1"},
-            "variables": {"OMP_NUM_THREADS": "1", "SLURM_NODELIST": "secret-host"},
+            "variables": {
+                "OMP_NUM_THREADS": "1",
+                "LD_PRELOAD": "/home/someone/libtuned.so",
+                "SLURM_NODELIST": "secret-host",
+            },
         },
         "parameters": 1513472,
         "updates": updates,

@@ -315,8 +315,9 @@ def test_export_holds_no_data_no_machine_and_is_enough_for_the_report(tmp_path, 
             assert trace not in text, (file, trace)
     log = (shipped / "ln-seed1" / "train.log").read_text()
     assert log == "train: 2026-01-01 10:00:00 train.sh\n" + inner(50, 9) + valid(100, 6)
-    command = json.loads((shipped / "ln-seed1" / "result.json").read_text())["command"]
-    assert command == "scripts/train.sh --data bin"
+    result = json.loads((shipped / "ln-seed1" / "result.json").read_text())
+    assert result["command"] == "scripts/train.sh --data bin"
+    assert result["environment"]["variables"] == {"OMP_NUM_THREADS": "1", "LD_PRELOAD": "libtuned.so"}
 
     page = (shipped / "table1.html").read_text()
     (shipped / "table1.html").unlink()

@@ -297,8 +297,10 @@ def test_places_that_cannot_be():
 def test_environment_keeps_no_secret(monkeypatch):
     monkeypatch.setenv("SLURM_JWT", "hush")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     found = train.environment(train_ranks.find_place(None, 0, {}))
     assert "hush" not in json.dumps(found) and found["variables"]["NCCL_DEBUG"] == "INFO"
+    assert found["variables"]["MALLOC_ARENA_MAX"] == "2"
     assert found["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert found["packages"]["powernorm-fairseq"] and found["host"] and found["processor"] and "git_revision" in found
 
