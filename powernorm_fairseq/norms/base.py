@@ -122,6 +122,8 @@ class BatchStatisticsNorm(Norm):
     _released_names: Dict[str, str] = {}
     # The buffers that a training forward depends on and moves.
     forward_buffers: Tuple[str, ...] = ("num_updates",)
+    # Class of ``fused`` that does a whole training step at once, where the input allows it; None if there is none.
+    fused_step = None
 
     def __init__(
         self,
@@ -156,15 +158,15 @@ class BatchStatisticsNorm(Norm):
 
     @torch.jit.unused
     def _forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        if not self.training and torch.is_grad_enabled():  # a gradient through fixed statistics is autograd's work
+        training = self.training
+        if not training and torch.is_grad_enabled():  # a gradient through fixed statistics is autograd's work
             return self._in_plain_torch(x, padding_mask)
-        if not self.training and fused.serves(self, x, padding_mask):
-            return fused.evaluate(self, x, padding_mask)
-        fused_step = self._fused_step_type() if self.training else None
-        if fused_step is not None and fused.trains(self, x, padding_mask):
-            old = self._before_forward if in_backward() else None  # activation checkpointing: the same forward again
-            step = fused_step(self, padding_mask, step_counts(), old)
-            return Normalise.apply(x.contiguous(), self._parameters["weight"], self._parameters["bias"], step)
+        if fused.serves(self, x, padding_mask):
+            if not training:
+                return fused.evaluate(self, x, padding_mask)
+            if self.fused_step is not None and not (self.sync and Pool(True, self.process_group).spans_processes):
+                step = self.fused_step(self, padding_mask)
+                return Normalise.apply(x.contiguous(), self._parameters["weight"], self._parameters["bias"], step)
         self._check_input(x, padding_mask)
         rows = x.reshape(-1, self.num_features)
         padding = None if padding_mask is None else padding_mask.reshape(-1)
@@ -202,11 +204,6 @@ class BatchStatisticsNorm(Norm):
     def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         """Mean (if the norm centres) and squared divisor that evaluation uses."""
         raise NotImplementedError
-
-    @torch.jit.unused
-    def _fused_step_type(self) -> Optional[Type[fused.FusedBatchStep]]:
-        """What does a whole training step at once where it can, if there is such a thing."""
-        return None
 
     @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:

@@ -106,6 +106,7 @@ class BatchNorm(BatchStatisticsNorm):
 
     _released_names = {"num_batches_tracked": "num_updates"}
     forward_buffers = ("num_updates", "running_mean", "running_var")
+    fused_step = FusedBatchStep
 
     def __init__(
         self,
@@ -136,10 +137,6 @@ class BatchNorm(BatchStatisticsNorm):
 
     def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         return self.running_mean, self.running_var
-
-    @torch.jit.unused
-    def _fused_step_type(self) -> Optional[Type[FusedBatchStep]]:
-        return FusedBatchStep
 
     @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:

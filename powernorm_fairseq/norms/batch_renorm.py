@@ -57,6 +57,8 @@ class BatchRenorm(BatchNorm):
     Example: ``BatchRenorm(512, warmup_updates=8000)(x, padding_mask)``
     """
 
+    fused_step = None
+
     def __init__(
         self,
         num_features: int,
@@ -76,10 +78,6 @@ class BatchRenorm(BatchNorm):
         self.warmup_updates = warmup_updates
         self.rise_updates = warmup_updates if rise_updates is None else rise_updates
         check_at_least("rise_updates", self.rise_updates, 0)
-
-    @torch.jit.unused
-    def _fused_step_type(self) -> None:
-        return None
 
     @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:

@@ -5,14 +5,13 @@ process, on input that the C++ kernels serve. As little Python as can be: betwee
 takes as long as the arithmetic of a narrow layer.
 """
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from powernorm_fairseq.norms.kernels import cpp
-from powernorm_fairseq.norms.step import loss_scale
-from powernorm_fairseq.norms.sync import Pool
+from powernorm_fairseq.norms.step import in_backward, loss_scale, step_counts
 
 Saved = Tuple[Optional[Tensor], ...]
 _evaluate = cpp.operator("evaluate")
@@ -29,18 +28,13 @@ def serves(norm: Any, x: Tensor, padding: Optional[Tensor]) -> bool:
         and x.is_cpu
         and x.dtype in cpp.TYPES
         and x.shape[-1:] == (norm.num_features,)
-        and (padding is None or _fits(padding, x))
+        and (padding is None or (padding.dtype == torch.bool and padding.shape == x.shape[:-1]))
         and weight is not None
         and weight.dtype in cpp.TYPES
         and weight.is_contiguous()
         and bias.is_contiguous()
         and norm._buffers["num_updates"].dtype == torch.float32
     )
-
-
-def trains(norm: Any, x: Tensor, padding: Optional[Tensor]) -> bool:
-    """Whether these steps can do a training step: :func:`serves`, and no other process takes part."""
-    return serves(norm, x, padding) and not (norm.sync and Pool(True, norm.process_group).spans_processes)
 
 
 def evaluate(norm: Any, x: Tensor, padding: Optional[Tensor]) -> Tensor:
@@ -50,25 +44,20 @@ def evaluate(norm: Any, x: Tensor, padding: Optional[Tensor]) -> Tensor:
     return _evaluate(x.contiguous(), padding, *settings, mean, power)
 
 
-def _fits(padding: Tensor, x: Tensor) -> bool:
-    return padding.dtype == torch.bool and padding.shape == x.shape[:-1]
-
-
 class FusedBatchStep:
     """BN and PN-V.
 
     Args:
         norm: the layer.
         padding: as the layer's.
-        counts: whether the step may move statistics.
-        old: what was left by the same forward, if it is done for the second time; then it moves nothing.
     """
 
-    def __init__(self, norm: Any, padding: Optional[Tensor], counts: bool, old: Optional[Dict[str, Tensor]]) -> None:
+    def __init__(self, norm: Any, padding: Optional[Tensor]) -> None:
         self.norm = norm
         self.padding = padding
-        self.counts = counts
-        self.old = old
+        self.counts = step_counts()
+        # In activation checkpointing, what the same forward left: it moves nothing for the second time.
+        self.old = norm._before_forward if in_backward() else None
 
     def run(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tuple[Tensor, Saved]:
         """The output; moves the running statistics."""

@@ -10,7 +10,7 @@ from powernorm_fairseq.norms.kernels import Rows
 from powernorm_fairseq.norms.settings import check_at_least, check_fraction
 from powernorm_fairseq.norms.step import loss_scale
 from powernorm_fairseq.norms.sync import Pool
-from powernorm_fairseq.norms.training import Step, mean, move_if
+from powernorm_fairseq.norms.training import Step, all_finite, mean, move_if
 
 R_MAX = 5.0
 
@@ -47,7 +47,7 @@ class _MovingAverageStep(Step):
         used_mean = torch.where(self.own, batch_mean, window.mean(0) * scale)
         dx = rows.backward(dy, g / self.chi, -used_mean / self.chi.square(), None)
         if self.counts:
-            move_if(buffer, window, torch.isfinite(batch_mean).all() & (self.count > 0))
+            move_if(buffer, window, all_finite(batch_mean) & (self.count > 0))
         return dx, products * self.r / self.chi, total
 
 

@@ -12,7 +12,7 @@ from powernorm_fairseq.norms.kernels import Rows, rows_type
 from powernorm_fairseq.norms.settings import RECIPES, check_at_least, check_choice, check_fraction
 from powernorm_fairseq.norms.step import loss_scale
 from powernorm_fairseq.norms.sync import Pool
-from powernorm_fairseq.norms.training import Step, mean, move_if
+from powernorm_fairseq.norms.training import Step, all_finite, mean, move_if
 
 
 class _QuadraticStep(BatchStep):
@@ -49,6 +49,7 @@ class PowerNormV(BatchStatisticsNorm):
     """
 
     forward_buffers = ("num_updates", "running_psi2")
+    fused_step = FusedBatchStep
 
     def __init__(
         self,
@@ -76,10 +77,6 @@ class PowerNormV(BatchStatisticsNorm):
         return None, self.running_psi2
 
     @torch.jit.unused
-    def _fused_step_type(self) -> Optional[Type[FusedBatchStep]]:
-        return FusedBatchStep
-
-    @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
         return _QuadraticStep
 
@@ -100,8 +97,7 @@ class _PowerStep(Step):
         """Divides by the running psi of the step before; in the warm-up by that of the batch."""
         norm, old_psi2 = self.norm, self.old["running_psi2"]
         t = self.old["num_updates"] + 1
-        self._measure(rows)
-        batch_psi2 = mean(self.squares, self.count)  # mini-batch statistics
+        batch_psi2 = self._measure(rows)  # mini-batch statistics
         psi2 = torch.where(t <= norm.warmup_updates, batch_psi2, old_psi2)
         self.psi = torch.sqrt(psi2 + norm.eps)
         self.backward_psi = torch.sqrt(batch_psi2 + norm.eps) if norm.recipe == "release" else self.psi
@@ -118,30 +114,32 @@ class _PowerStep(Step):
         of_gamma = products / self.psi
         if self.counts:
             (all_products,) = self.pool.total(products)
-            big_gamma = mean(self.backward_squares / self.psi.square(), self.backward_count)
+            big_gamma = self.backward_psi2 / self.psi.square()
             big_lambda = mean(gamma * all_products / self.psi, self.backward_count) / scale
             new_nu = nu * (1 - new_weight * big_gamma) + new_weight * big_lambda
-            move_if(nu, new_nu, torch.isfinite(new_nu).all() & (self.count > 0))
+            move_if(nu, new_nu, all_finite(new_nu) & (self.count > 0))
         return dx, of_gamma, total
 
-    def _measure(self, rows: Rows) -> None:
-        """Sums of squares and counts, for psi_B of the forward and for Gamma of the backward."""
+    def _measure(self, rows: Rows) -> Tensor:
+        """psi_B^2; sets the counts, and the mean square that Gamma of the backward is made of."""
         if self.norm.recipe == "paper":
-            self.squares, self.count = self.pool.total(rows.square_sums(), rows.count())
-            self.backward_squares, self.backward_count = self.squares, self.count
-            return
+            squares, self.count = self.pool.total(rows.square_sums(), rows.count())
+            self.backward_psi2, self.backward_count = mean(squares, self.count), self.count
+            return self.backward_psi2
         real = self.norm.rows(rows.x, self.real_padding)
         sums = real.square_sums(), real.count(), rows.square_sums(), rows.positions()
-        self.squares, self.count, self.backward_squares, self.backward_count = self.pool.total(*sums)
+        squares, self.count, all_squares, self.backward_count = self.pool.total(*sums)
+        self.backward_psi2 = mean(all_squares, self.backward_count)
+        return mean(squares, self.count)
 
     def _next_psi2(self, psi2: Tensor, batch_psi2: Tensor, t: Tensor) -> Tensor:
         """The running quadratic mean after step ``t``."""
-        alpha, warmup = self.norm.alpha_fwd, self.norm.warmup_updates
-        average = psi2 + (batch_psi2 - psi2) / t
+        new_weight, warmup = 1 - self.norm.alpha_fwd, self.norm.warmup_updates
         if self.norm.recipe == "release":
-            psi2 = torch.where(t < warmup, average, psi2)
-            return alpha * psi2 + (1 - alpha) * batch_psi2
-        return torch.where(t <= warmup, average, alpha * psi2 + (1 - alpha) * batch_psi2)
+            psi2 = torch.where(t < warmup, torch.lerp(psi2, batch_psi2, 1 / t), psi2)
+            return torch.lerp(psi2, batch_psi2, new_weight)
+        # A share of 1 / t makes it the plain average of all batches so far.
+        return torch.lerp(psi2, batch_psi2, torch.where(t <= warmup, 1 / t, torch.full_like(t, new_weight)))
 
 
 class _OnePassPowerStep(_PowerStep):
@@ -158,8 +156,8 @@ class _OnePassPowerStep(_PowerStep):
         self.count = self.backward_count = rows.count()
         psi2 = torch.where(warm, mean(rows.square_sums(needed=warm), self.count), old_psi2)
         self.psi = self.backward_psi = torch.sqrt(psi2 + norm.eps)
-        y, self.backward_squares = rows.affine_and_square_sums(gamma / self.psi, beta)  # normalise, scale and shift
-        batch_psi2 = mean(self.backward_squares, self.count)  # mini-batch statistics
+        y, squares = rows.affine_and_square_sums(gamma / self.psi, beta)  # normalise, scale and shift
+        self.backward_psi2 = batch_psi2 = mean(squares, self.count)  # mini-batch statistics
         self.new = {"running_psi2": self._next_psi2(old_psi2, batch_psi2, t)}  # update global statistics
         return y
 
@@ -201,6 +199,7 @@ class PowerNorm(PowerNormV):
     """
 
     _released_names = {"running_phi": "running_psi2", "ema_gz": "nu", "iters": "num_updates"}
+    fused_step = FusedPowerStep
 
     def __init__(
         self,
@@ -224,6 +223,8 @@ class PowerNorm(PowerNormV):
         self.alpha_bwd = alpha_bwd
         self.warmup_updates = warmup_updates
         self.recipe = recipe
+        if recipe == "release":
+            self.fused_step = None
         self.register_buffer("nu", torch.zeros(num_features))
 
     def reset_running_stats(self) -> None:
@@ -232,14 +233,10 @@ class PowerNorm(PowerNormV):
         self.nu.zero_()
 
     @torch.jit.unused
-    def _forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        if self.recipe == "release" and padding_mask is not None:  # padding counts, but not what is no number
-            x = torch.where(padding_mask.unsqueeze(-1), torch.nan_to_num(x, 0.0, 0.0, 0.0), x)
-        return super()._forward(x, padding_mask)
-
-    @torch.jit.unused
-    def _fused_step_type(self) -> Optional[Type[FusedBatchStep]]:
-        return FusedPowerStep if self.recipe == "paper" else None
+    def _take_step(self, x: Tensor, padding: Optional[Tensor], pool: Pool, counts: bool) -> Tensor:
+        if self.recipe == "release" and padding is not None:  # padding counts, but not what is no number
+            x = torch.where(padding.unsqueeze(-1), torch.nan_to_num(x, 0.0, 0.0, 0.0), x)
+        return super()._take_step(x, padding, pool, counts)
 
     @torch.jit.unused
     def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:

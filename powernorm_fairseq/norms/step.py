@@ -16,6 +16,7 @@ class _Step:
 
 
 _step = _Step()
+_current_graph_task = getattr(torch._C, "_current_graph_task_id", None)
 
 
 @contextmanager
@@ -53,9 +54,8 @@ def in_backward() -> bool:
 
     A training forward inside a backward is activation checkpointing at work: the same batch for the second time.
     """
-    current_graph_task = getattr(torch._C, "_current_graph_task_id", None)
-    if current_graph_task is not None:
-        return current_graph_task() != -1
+    if _current_graph_task is not None:
+        return _current_graph_task() != -1
     try:  # torch < 2.1: only a running backward takes a callback
         Variable._execution_engine.queue_callback(lambda: None)
     except RuntimeError:

@@ -16,6 +16,11 @@ def mean(total: Tensor, count: Tensor) -> Tensor:
     return total / count.clamp(min=1)
 
 
+def all_finite(value: Tensor) -> Tensor:
+    """Whether all of ``value`` is finite, as a tensor: its largest magnitude is, and NaN is above everything."""
+    return torch.linalg.vector_norm(value, float("inf")) < float("inf")
+
+
 def move_if(buffer: Tensor, value: Tensor, moves: Tensor) -> None:
     """Writes ``value`` into ``buffer`` where ``moves``, a tensor: the decision needs no synchronisation."""
     buffer.copy_(torch.where(moves, value.to(buffer.dtype), buffer))
@@ -87,7 +92,7 @@ class Step:
         """Writes what the forward made of the buffers, if there was a real token and all is finite."""
         moves = self.count > 0
         for value in self.new.values():
-            moves = moves & torch.isfinite(value).all()
+            moves = moves & all_finite(value)
         for name, value in self.new.items():
             move_if(self.norm._buffers[name], value, moves)
         self.norm.num_updates.add_(moves.to(self.norm.num_updates.dtype))
@@ -105,7 +110,15 @@ class Normalise(Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
         """The step's backward."""
-        return (*ctx.step.run_backward(dy, *ctx.saved_tensors), None)
+        if torch.is_grad_enabled():  # create_graph=True
+            return _run_backward_once(ctx, dy)
+        return _run_backward(ctx, dy)
+
+
+def _run_backward(ctx: Any, dy: Tensor) -> Tuple[Optional[Tensor], ...]:
+    return (*ctx.step.run_backward(dy, *ctx.saved_tensors), None)
+
+
+_run_backward_once = once_differentiable(_run_backward)  # what it wraps around costs time

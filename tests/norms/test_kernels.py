@@ -5,7 +5,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from powernorm_fairseq.norms import build_norm, kernels
-from powernorm_fairseq.norms.fused import serves, trains
+from powernorm_fairseq.norms.fused import FusedBatchStep, serves
 from powernorm_fairseq.norms.kernels import chunked, cpp
 from powernorm_fairseq.norms.kernels.eager import EagerRows
 from tests.norms.batches import random_affine, training_step
@@ -230,8 +230,9 @@ def test_whole_steps_serve_what_they_can(name):
     for left in (x.double(), x.half(), torch.zeros(2, 3, 6), torch.zeros(()), x.to("meta")):
         assert not serves(norm, left, None)
     assert not serves(norm, x, mask.t()) and not serves(norm, x, mask.byte())
-    assert trains(make(name, sync=True), x, mask)  # there is but one process
-    assert make("pn", recipe="release")._fused_step_type() is None and make("brn")._fused_step_type() is None
+    alone = make(name, sync=True)  # there is but one process
+    assert isinstance(alone(x.requires_grad_(), mask).grad_fn.step, FusedBatchStep)
+    assert make("pn", recipe="release").fused_step is None and make("brn").fused_step is None
 
 
 @pytest.mark.parametrize("kernel", ["eager", pytest.param("cpp", marks=needs_cpp)])

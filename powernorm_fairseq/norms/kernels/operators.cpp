@@ -120,19 +120,19 @@ struct Mask {
     if (!mask) return;
     data = static_cast<const bool*>(mask->const_data_ptr());
     if (mask->is_contiguous()) return;
-    copy.reserve(mask->numel());
-    gather(*mask, 0, data);
+    copy.resize(mask->numel());
+    gather(*mask, 0, data, copy.data());
     data = reinterpret_cast<const bool*>(copy.data());
   }
 
-  void gather(const Tensor& mask, int64_t dimension, const bool* from) {
+  // Copies one dimension and those inside it; returns the end of what was written.
+  char* gather(const Tensor& mask, int64_t dimension, const bool* from, char* to) {
     const int64_t size = mask.size(dimension), stride = mask.stride(dimension);
-    for (int64_t i = 0; i < size; ++i) {
-      if (dimension == mask.dim() - 1)
-        copy.push_back(from[i * stride]);
-      else
-        gather(mask, dimension + 1, from + i * stride);
-    }
+    const bool innermost = dimension == mask.dim() - 1;
+    for (int64_t i = 0; innermost && i < size; ++i) to[i] = from[i * stride];
+    if (innermost) return to + size;
+    for (int64_t i = 0; i < size; ++i) to = gather(mask, dimension + 1, from + i * stride, to);
+    return to;
   }
 };
 

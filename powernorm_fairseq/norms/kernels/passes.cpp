@@ -254,22 +254,29 @@ VECTORISED void backward_pass(const Rows& rows, int64_t begin, int64_t end, cons
   });
 }
 
-// How rows are cut into blocks.
+// How rows are cut into blocks: with as many real tokens in each, because padding takes next to no time and often lies
+// together. Neighbours stay together: the operation before this one has left them in the cache of one core.
 struct Blocks {
   static constexpr int64_t MOST = 32, LEAST_ROWS = 32;
 
-  const Rows& rows;
-  int64_t size, count;
+  int64_t count;
+  std::vector<int64_t> starts;  // first row of each block, and the end
 
   explicit Blocks(const Rows& rows)
-      : rows(rows), size(std::max(LEAST_ROWS, (rows.rows + MOST - 1) / MOST)), count((rows.rows + size - 1) / size) {}
+      : count(std::min(MOST, (rows.rows + LEAST_ROWS - 1) / LEAST_ROWS)), starts(count + 1, rows.rows) {
+    const int64_t real = rows.count();
+    for (int64_t number = 0, row = 0, seen = 0; number < count; ++number) {
+      starts[number] = rows.padding == nullptr ? number * rows.rows / count : row;
+      for (; rows.padding != nullptr && row < rows.rows && seen * count < (number + 1) * real; ++row)
+        seen += rows.real(row);
+    }
+  }
 
   // Calls pass(begin, end, number of the block) for all blocks, in parallel.
   template <typename Pass>
   void each(const Pass& pass) const {
     torch::stable::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
-      for (int64_t number = first; number < last; ++number)
-        pass(number * size, std::min(rows.rows, (number + 1) * size), number);
+      for (int64_t number = first; number < last; ++number) pass(starts[number], starts[number + 1], number);
     });
   }
 

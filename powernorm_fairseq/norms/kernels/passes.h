@@ -3,7 +3,7 @@
 // x, dy, y and dx are N x C, float32 or bfloat16; all else is float32. `s` is a row after layer-scale: each of its slices
 // times its factor in `scales` (N x groups: 1 / the quadratic mean of the slice, written by the first pass and read by
 // the others), or the row as it is if there are no `scales`. Rows at padding are not read; what is written there is zero.
-// Column sums are taken over blocks of rows whose size depends on N alone, and the blocks are added up in their order:
+// Column sums are taken over blocks of rows that depend on N and the mask alone, and the blocks are added up in their order:
 // no result depends on the number of threads.
 #pragma once
 
