@@ -4,12 +4,14 @@ import json
 import math
 import re
 import statistics
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 NUMBERS = re.compile(r"\| (?P<kind>train_inner|train|valid) \| (?P<numbers>\{.*\})\s*$")
 UPDATES = re.compile(r"grouped total_num_itrs = (\d+)")
 KERNELS = re.compile(r"\| norms run on (.+)")
+TIME = re.compile(r"(?P<start>train: )?(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ")  # of a start of train.sh, or of a line
 PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
 
 
@@ -35,6 +37,8 @@ class Log:
         parameters: of the model.
         norm_kernels: what the norms ran on.
         updates_per_epoch: as many as the latest epoch has.
+        seconds: time in training so far, validation and saving included, over all starts; fairseq's own "wall" is zero
+            after a resume.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,6 +50,8 @@ class Log:
         self.parameters: Optional[int] = None
         self.norm_kernels: Optional[str] = None
         self.updates_per_epoch: Optional[float] = None
+        self.seconds: Optional[float] = None
+        self._latest_time: Optional[datetime] = None
 
     def update(self) -> "Log":
         """Reads all whole lines that were added."""
@@ -61,6 +67,7 @@ class Log:
         return self
 
     def _add(self, line: str) -> None:
+        self._add_time(line)
         if self.parameters is None:
             found = PARAMETERS.search(line)
             self.parameters = int(found.group(1).replace(",", "")) if found else None
@@ -89,6 +96,15 @@ class Log:
             records.pop()
         records.append(numbers)
 
+    def _add_time(self, line: str) -> None:
+        match = TIME.match(line)
+        if match is None:
+            return
+        time = datetime.strptime(match.group("time"), "%Y-%m-%d %H:%M:%S")
+        if self._latest_time is not None and not match.group("start"):
+            self.seconds = (self.seconds or 0.0) + (time - self._latest_time).total_seconds()
+        self._latest_time = time
+
     @property
     def updates(self) -> int:
         """Updates that the log knows of."""
@@ -115,11 +131,6 @@ class Log:
         values = [number(numbers.get(name)) for numbers in (self.epochs or self.inner)]
         found = [value for value in values if value is not None]
         return statistics.median(found) if found else None
-
-    @property
-    def seconds(self) -> Optional[float]:
-        """Time in training so far, validation and saving included, over all starts."""
-        return number(self.epochs[-1].get("wall")) if self.epochs else None
 
     def best(self) -> Optional[Dict[str, Any]]:
         """The validation with the lowest loss: ``update``, ``epoch``, ``loss`` and ``ppl``."""

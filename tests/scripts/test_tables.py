@@ -79,6 +79,11 @@ def test_baseline_is_ln_under_the_same_conditions():
 LINE = "2026-01-01 10:00:00 | INFO | {} | {}\n"
 
 
+def at(time, line):
+    """A line of another time."""
+    return line.replace("10:00:00", time)
+
+
 def inner(update, loss, epoch=1):
     numbers = {"epoch": epoch, "update": update / 100, "loss": str(loss), "ppl": "9.5", "num_updates": str(update),
                "ups": "2.5", "wps": "1000"}  # fmt: skip
@@ -90,9 +95,9 @@ def valid(update, loss, epoch=1):
     return LINE.format("valid", json.dumps(numbers))
 
 
-def epoch_end(update, wall, epoch=1):
+def epoch_end(update, epoch=1):
     numbers = {"epoch": epoch, "train_loss": "5", "train_num_updates": str(update), "train_wps": "900",
-               "train_ups": "2", "train_wall": str(wall), "train_train_wall": "7"}  # fmt: skip
+               "train_ups": "2", "train_wall": "0", "train_train_wall": "7"}  # fmt: skip
     return LINE.format("train", json.dumps(numbers))
 
 
@@ -102,10 +107,12 @@ def test_log_of_a_training_that_was_interrupted(tmp_path):
     file.write_text(
         "x | num. shared model params: 1,513,472 (num. trained: 1,513,472)\n"
         "x | grouped total_num_itrs = 100\n"
-        + inner(50, 9) + valid(100, 6) + epoch_end(100, 60) + inner(150, 8, 2) + inner(160, 7.5, 2)
-        + epoch_end(170, 99, 2)
-        + "train: 2026-01-01 scripts/train.sh\n" + inner(150, 8.25, 2) + valid(200, 5, 2) + epoch_end(200, 130, 2)
-        + valid(300, "nan", 3) + '2026 | INFO | train_inner | {"epoch": 3, "lo'
+        "train: 2026-01-01 09:59:30 scripts/train.sh\n"
+        + inner(50, 9) + valid(100, 6) + epoch_end(100) + inner(150, 8, 2) + inner(160, 7.5, 2)
+        + at("10:01:00", epoch_end(170, 2))
+        + "train: 2026-01-02 08:00:00 scripts/train.sh\n" + at("08:00:40", inner(150, 8.25, 2)).replace("-01 ", "-02 ")
+        + at("08:00:40", valid(200, 5, 2) + epoch_end(200, 2)).replace("-01 ", "-02 ")
+        + at("08:00:40", valid(300, "nan", 3)).replace("-01 ", "-02 ") + '2026 | INFO | train_inner | {"epoch": 3, "lo'
     )  # fmt: skip
     log = Log(file).update()
     assert [(point["update"], point["loss"]) for point in log.curve("train")] == [(50, 9.0), (150, 8.25)]
