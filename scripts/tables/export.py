@@ -19,7 +19,7 @@ from scripts.tables.run import CHECKPOINTS, HYPOTHESES, RESULT
 
 # Of a run's environment; the rest could name the machine.
 ENVIRONMENT = ("time", "platform", "python", "packages", "processor", "cores", "gpus", "processes", "norm_kernels")
-VARIABLES = re.compile(r"(OMP|MKL)_NUM_THREADS|MALLOC_\w+|POWERNORM_KERNEL|LD_PRELOAD")  # of LD_PRELOAD, the file's name
+VARIABLES = re.compile(r"(OMP|MKL)_NUM_THREADS|MALLOC_\w+|POWERNORM_KERNEL|LD_PRELOAD")  # paths: the name alone
 PATH = re.compile(r"(?<![\w.$])(?:~|(?:/[\w.+@%-]+)+)/(?P<name>[\w.+@%-]+)")
 START = re.compile(r"^train: \d{4}-")  # train.sh's own line, at each start of a training
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional
 NUMBERS = re.compile(r"\| (?P<kind>train_inner|train|valid) \| (?P<numbers>\{.*\})\s*$")
 UPDATES = re.compile(r"grouped total_num_itrs = (\d+)")
 KERNELS = re.compile(r"\| norms run on (.+)")
-TIME = re.compile(r"(?P<start>train: )?(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ")  # of a start of train.sh, or of a line
+TIME = re.compile(r"(?P<start>train: )?(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) ")  # of a start, or a line
 PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
 
 
