@@ -22,7 +22,7 @@ FIGURES = {
     "batch-size": "BLEU against tokens of a mini-batch; a CSV with norm, tokens, bleu[, seed], or result.json files",
     "embedding-svd": "singular values of the embedding, the largest as 1; checkpoints, or folders with them",
     "gamma-psi": "gamma / psi_B in each layer, and the line at 1 (Lemma 1); --norm-stats runs",
-    "learning-curves": "losses of training and validation; folders of train.sh",
+    "learning-curves": "losses of training and validation; folders of train.sh or reproduce.py",
     "nu": "the running mean of PN's backward (Theorem 1); --norm-stats runs",
 }
 OF_STATS = ("forward-stats", "backward-stats", "gamma-psi", "nu")
@@ -103,6 +103,8 @@ def run(args: argparse.Namespace) -> None:
         if file.exists() and not args.overwrite:
             raise FigureError("{} exists; --overwrite replaces it".format(file))
     given = [sources.parse_source(text) for text in args.runs]
+    if args.figure != "batch-size":
+        given = [source.training() for source in given]
     runs = sources.read_stats(given) if args.figure in OF_STATS else []
     rows = rows_of(args, given, runs)
     if not rows:

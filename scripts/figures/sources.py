@@ -21,7 +21,7 @@ NAMES = {
 CLASSES = {"BatchNorm": "BN", "BatchRenorm": "BRN", "MovingAverageBatchNorm": "MABN", "PowerNormV": "PN-V"}
 CLASSES.update({"PowerNorm": "PN", "BatchNorm1d": "BN", "BatchNorm2d": "BN"})
 CENTRED = ("BatchNorm", "BatchRenorm", "BatchNorm1d", "BatchNorm2d")  # the others divide by psi
-LOG = "train.log"
+LOG, CHECKPOINTS = "train.log", "checkpoints"
 
 
 class FigureError(Exception):
@@ -33,6 +33,16 @@ class Source(NamedTuple):
 
     label: Optional[str]
     path: Path
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return self.path.parent.name if self.path.name == CHECKPOINTS else self.path.name
+
+    def training(self) -> "Source":
+        """Of a run of reproduce.py, the folder of the training in it; anything else as it is."""
+        inside = self.path / CHECKPOINTS
+        return Source(self.label, inside) if (inside / "experiment.json").exists() else self
 
 
 def parse_source(text: str) -> Source:
@@ -48,7 +58,7 @@ def labelled(sources: Sequence[Source], found: Sequence[str]) -> List[str]:
     """Labels of runs: those given, else those found; equal ones get the name of the folder as well."""
     labels = [source.label or label for source, label in zip(sources, found)]
     return [
-        "{} ({})".format(label, source.path.name) if labels.count(label) > 1 else label
+        "{} ({})".format(label, source.name) if labels.count(label) > 1 else label
         for label, source in zip(labels, sources)
     ]
 

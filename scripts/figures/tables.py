@@ -97,7 +97,7 @@ def gamma_psi(runs: Sequence[StatsRun]) -> Rows:
 def learning_curves(given: Sequence[Source]) -> Rows:
     """Loss of training and of validation, from the logs."""
     rows: Rows = []
-    names = [sources.experiment_norm(source.path) or source.path.name for source in given]
+    names = [sources.experiment_norm(source.path) or source.name for source in given]
     for label, source in zip(sources.labelled(given, names), given):
         for panel, tag, updates, value in (
             ("training", "train_inner", "num_updates", "loss"),

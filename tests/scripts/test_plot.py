@@ -62,6 +62,13 @@ def test_statistics_of_bn_against_pnv(tmp_path, figure, first):
     assert b"</svg>" in (tmp_path / "out.svg").read_bytes()
 
 
+def test_runs_of_reproduce_are_taken_as_they_are(tmp_path):
+    for name in ("bn-seed1", "bn-seed2"):
+        make_run(tmp_path / name / "checkpoints", norm="bn")
+    status, rows = run_plot("forward-stats", [tmp_path / "bn-seed1", tmp_path / "bn-seed2"], tmp_path / "out")
+    assert status == 0 and {row["run"] for row in rows} == {"BN (bn-seed1)", "BN (bn-seed2)"}
+
+
 def test_bn_alone_has_the_two_panels_of_the_paper(tmp_path):
     _, rows = run_plot("forward-stats", [make_run(tmp_path / "a", epoch=False)], tmp_path / "out")
     assert {row["panel"] for row in rows} == {"mean", "variance"}
