@@ -18,6 +18,7 @@ COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#5
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "x", "P", "*")
 WIDTH, HEIGHT = 4.4, 3.2  # inches of a panel
+MOST_INSIDE = 4  # lines whose legend fits into a panel
 
 FORWARD = {
     "mean": r"$\mathrm{dist}(\mu_B, \mu)$",
@@ -102,7 +103,10 @@ def _lines(rows: Rows, y_labels: Dict[str, str], log_y: bool, marker_size: float
             axis.set_yscale("log")
         elif panel not in LOSS:
             axis.set_ylim(bottom=0)
-        axis.legend(fontsize=7 if len(keys) < 8 else 5.5, frameon=False)
+        if len(keys) <= MOST_INSIDE:
+            axis.legend(fontsize=7, frameon=False)
+    if len(keys) > MOST_INSIDE:  # it would hide lines
+        axes[-1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     if one_each and layers[0]:
         figure.supxlabel("norm: " + ", ".join(layers), fontsize=7)
     return figure

@@ -15,7 +15,7 @@ from scripts import train, train_checks, train_recipe
 from scripts.slurm.table import SCORES, read_json
 from scripts.tables.catalogue import DATASETS, Row
 from scripts.tables.errors import ReproduceError
-from scripts.tables.log import Log, total_updates
+from scripts.tables.log import Log, number, total_updates
 from scripts.train_checks import TrainError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,8 +127,8 @@ class Run:
 
     @property
     def seconds_left(self) -> Optional[float]:
-        """How long training takes from here, at the pace of its log."""
-        pace, total = self.log.updates_per_second, self.total_updates
+        """How long training takes from here, at its latest pace."""
+        pace, total = number(self.log.latest.get("ups")), self.total_updates
         return max(total - self.log.updates, 0) / pace if pace and total else None
 
     def state(self) -> str:

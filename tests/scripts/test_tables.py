@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts import reproduce, train_recipe
-from scripts.tables import catalogue, export, plot, words
+from scripts.tables import catalogue, export, plot, progress, words
 from scripts.tables.document import Grid, to_html, to_markdown
 from scripts.tables.log import Log, total_updates
 from scripts.tables.results import gather, pooled_spread, within_spread
@@ -360,6 +360,16 @@ def test_paths_become_names(text, clean):
 
 
 # A run's folder
+
+
+def test_time_left_goes_by_the_latest_pace(tmp_path):
+    """An hour on a busy machine says nothing about the next."""
+    run = Run(tmp_path, "demo", catalogue.plain("ln"), 1, None, ["--max-epoch", "0", "--max-update", "1000"])
+    run.checkpoints.mkdir(parents=True)
+    slow = inner(100, 9).replace('"ups": "2.5"', '"ups": "0.1"')
+    (run.checkpoints / "train.log").write_text(slow + epoch_end(100).replace('"2"', '"0.1"') + inner(750, 8, 2))
+    line = progress.describe(run, "training")
+    assert line == "ln-seed1: update 750 of 1000, loss 8, 2 min left", line
 
 
 def test_memory_of_a_training_by_an_older_train_sh_is_watched(tmp_path):
