@@ -35,7 +35,7 @@ test-triton: setup  ## add triton to .venv and test the GPU kernels in its inter
 lint: setup  ## check the Python code with ruff and the shell scripts with shellcheck
 	@.venv/bin/ruff check .
 	@if command -v shellcheck >/dev/null; then \
-	  git ls-files -z --cached --others --exclude-standard '*.sh' '*.sbatch' .ci/run | xargs -0 shellcheck; \
+	  git ls-files -z --cached --others --exclude-standard '*.sh' '*.sbatch' .ci/run | xargs -0 shellcheck -x; \
 	else echo "lint: shellcheck is not installed, so the shell scripts were not checked"; fi
 
 setup-classic:  ## make .venv-classic: Python 3.8 to 3.10, fairseq 0.12.2, torch 1.12.1

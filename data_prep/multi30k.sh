@@ -21,21 +21,15 @@ Multi30k task 1, German-English, from train.de.gz and the like: lower-cased, pun
   --lenient         accept empty lines, carriage returns and byte order marks, as the Perl recipe does
   --dry-run         say what would be done
 
-A second run goes on after the last finished stage. PYTHON names the interpreter (default: python3).
+A second run goes on after the last finished stage. PYTHON names the interpreter
+to use; otherwise it is .venv/bin/python of the checkout, else python3 from PATH.
 HELP
 }
 
-main() {
-    local root
-    root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-    local argument
-    for argument in "$@"; do
-        if [[ $argument == -h || $argument == --help ]]; then
-            usage
-            return 0
-        fi
-    done
-    PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" exec "${PYTHON:-python3}" -m data_prep.pipeline multi30k "$@"
-}
-
-main "$@"
+# shellcheck source=scripts/python.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../scripts/python.sh"
+if asks_for_help "$@"; then
+    usage
+else
+    exec_module data_prep.pipeline multi30k "$@"
+fi

@@ -31,23 +31,13 @@ PYTHON names the interpreter to use; otherwise it is .venv/bin/python of the che
 EOF
 }
 
-main() {
-    local root python
-    if [[ $# -eq 0 || "$1" == "--help" || "$1" == "-h" ]]; then
-        usage
-        [[ $# -gt 0 ]]
-        return
-    fi
-    root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-    python="${PYTHON:-}"
-    if [[ -z "$python" ]]; then
-        if [[ -x "$root/.venv/bin/python" ]]; then
-            python="$root/.venv/bin/python"
-        else
-            python="python3"
-        fi
-    fi
-    exec "$python" "$root/scripts/evaluate.py" "$@"
-}
-
-main "$@"
+# shellcheck source=scripts/python.sh
+source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
+if [[ $# -eq 0 ]]; then
+    usage
+    exit 1
+elif asks_for_help "$@"; then
+    usage
+    exit 0
+fi
+exec_python "$root/scripts/evaluate.py" "$@"

@@ -28,24 +28,14 @@ PYTHON names the interpreter to use; otherwise it is .venv/bin/python of the che
 USAGE
 }
 
-main() {
-    local root python
-    if [[ $# -eq 0 || "$1" == "--help" || "$1" == "-h" ]]; then
-        usage
-        [[ $# -gt 0 ]]
-        return
-    fi
-    root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-    python="${PYTHON:-}"
-    if [[ -z "$python" ]]; then
-        if [[ -x "$root/.venv/bin/python" ]]; then
-            python="$root/.venv/bin/python"
-        else
-            python="python3"
-        fi
-    fi
-    trap '' USR1 TERM  # until train.py listens, a signal that would end it is ignored
-    exec "$python" "$root/scripts/train.py" "$@"
-}
-
-main "$@"
+# shellcheck source=scripts/python.sh
+source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
+if [[ $# -eq 0 ]]; then
+    usage
+    exit 1
+elif asks_for_help "$@"; then
+    usage
+    exit 0
+fi
+trap '' USR1 TERM  # until train.py listens, a signal that would end it is ignored
+exec_python "$root/scripts/train.py" "$@"
