@@ -7,7 +7,6 @@ fixed allocator.
 """
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -103,32 +102,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Measures and prints."""
-    args = interleave.parse(build_parser(), argv)
-    if args.from_json:
-        print(markdown(json.loads(args.from_json.read_text())))
-        return 0
+def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
+    """The numbers of all sizes, norms and numbers of threads."""
     args.sizes = args.sizes or (["demo"] if args.quick else list(ARCHITECTURES))
     args.threads = args.threads or ([1] if args.quick else sorted({1, interleave.cores()}))
     args.positions = 64 if args.quick else 4096
-    facts: Dict[str, Any] = {
-        "machine": interleave.machine(),
-        "sizes": args.sizes,
-        "norms": args.norms,
-        "threads": args.threads,
-        "positions": args.positions,
-        "rounds": args.rounds,
-        "results": [],
-    }
+    names = ("sizes", "norms", "threads", "positions", "rounds")
+    facts: Dict[str, Any] = {**{name: getattr(args, name) for name in names}, "results": []}
     for size in args.sizes:
         for threads in args.threads:
             print(f"{size}, {threads} threads ...", file=sys.stderr, flush=True)
             facts["results"] += measure(size, threads, args)
-    print(markdown(facts))
-    if args.json:
-        interleave.write_json(args.json, facts)
-    return 0
+    return facts
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Measures and prints."""
+    return interleave.run(build_parser(), argv, measure_all, markdown)
 
 
 if __name__ == "__main__":

@@ -202,3 +202,21 @@ def write_json(path: Path, facts: Dict[str, Any]) -> None:
     aside = path.with_name(path.name + ".part")
     aside.write_text(json.dumps(facts, indent=1) + "\n")
     os.replace(str(aside), str(path))
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    argv: Optional[Sequence[str]],
+    measure: Callable[[argparse.Namespace], Dict[str, Any]],
+    markdown: Callable[[Dict[str, Any]], str],
+) -> int:
+    """A whole benchmark: measures, or reads what was measured before, and prints; returns the exit status."""
+    args = parse(parser, argv)
+    if args.from_json:
+        print(markdown(json.loads(args.from_json.read_text())))
+        return 0
+    facts = {"machine": machine(), **measure(args)}
+    print(markdown(facts))
+    if args.json:
+        write_json(args.json, facts)
+    return 0

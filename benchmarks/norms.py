@@ -8,7 +8,6 @@ keeps for the backward, as distinct storages, parameters aside. The program star
 """
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -305,16 +304,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Measures and prints."""
-    args = interleave.parse(build_parser(), argv)
-    if args.from_json:
-        print(markdown(json.loads(args.from_json.read_text())))
-        return 0
+def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
+    """The numbers of all shapes, types and numbers of threads."""
     args.shapes = args.shapes or parse_shapes(QUICK_SHAPES if args.quick else SHAPES)
     args.threads = args.threads or ([1] if args.quick else sorted({1, interleave.cores()}))
     facts: Dict[str, Any] = {
-        "machine": interleave.machine(),
         "kernels": available(args.device),
         "shapes": [str(shape) for shape in args.shapes],
         "dtypes": args.dtypes,
@@ -329,10 +323,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
                 print(f"{shape}, {dtype}, {threads} threads ...", file=sys.stderr, flush=True)
                 facts["results"] += measure(shape, dtype, threads, args)
     facts["goals"] = goals(facts)
-    print(markdown(facts))
-    if args.json:
-        interleave.write_json(args.json, facts)
-    return 0
+    return facts
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Measures and prints."""
+    return interleave.run(build_parser(), argv, measure_all, markdown)
 
 
 if __name__ == "__main__":

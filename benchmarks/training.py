@@ -11,7 +11,6 @@ that trains on the same batches. The program starts itself again with a fixed al
 
 import argparse
 import contextlib
-import json
 import logging
 import multiprocessing
 import random
@@ -183,31 +182,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Measures and prints."""
-    args = interleave.parse(build_parser(), argv)
-    if args.from_json:
-        print(markdown(json.loads(args.from_json.read_text())))
-        return 0
+def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
+    """The numbers of all sizes and norms."""
     args.norms = [REFERENCE] + [norm for norm in args.norms or norm_names() if norm != REFERENCE]
     args.sizes = args.sizes or (["demo"] if args.quick else list(SIZES))
     args.max_tokens, args.sentences, args.types = (300, 100, 100) if args.quick else (None, 4000, 10000)
-    facts: Dict[str, Any] = {
-        "machine": interleave.machine(),
-        "sizes": args.sizes,
-        "threads": args.threads,
-        "rounds": args.rounds,
-        "results": [],
-    }
+    facts: Dict[str, Any] = {"sizes": args.sizes, "threads": args.threads, "rounds": args.rounds, "results": []}
     for size in args.sizes:
         print(f"{size}: {', '.join(args.norms)} ...", file=sys.stderr, flush=True)
         with contextlib.redirect_stdout(sys.stderr):  # fairseq prints
             facts["results"] += measure(size, args)
     facts["goals"] = goals(facts)
-    print(markdown(facts))
-    if args.json:
-        interleave.write_json(args.json, facts)
-    return 0
+    return facts
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Measures and prints."""
+    return interleave.run(build_parser(), argv, measure_all, markdown)
 
 
 if __name__ == "__main__":
