@@ -13,7 +13,12 @@ SMALL = "--pairs 300 --epochs 2 --average 2 --bpe-tokens 100 --warmup-updates 10
 
 def start(folder, *flags):
     command = [sys.executable, str(DEMO), "--dir", str(folder), *SMALL, *flags]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **pipes, start_new_session=True, preexec_fn=_hear_interrupts)
+
+
+def _hear_interrupts():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background of a shell inherit a deaf ear
 
 
 def test_stop_resume_finish_repeat(tmp_path):
