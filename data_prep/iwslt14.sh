@@ -27,8 +27,5 @@ HELP
 
 # shellcheck source=scripts/python.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/python.sh"
-if asks_for_help "$@"; then
-    usage
-else
-    exec_module data_prep.pipeline iwslt14 "$@"
-fi
+answer_help "$@"
+exec_module data_prep.pipeline iwslt14 "$@"

@@ -34,8 +34,5 @@ HELP
 
 # shellcheck source=scripts/python.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/python.sh"
-if asks_for_help "$@"; then
-    usage
-else
-    exec_module data_prep.lm "$@"
-fi
+answer_help "$@"
+exec_module data_prep.lm "$@"

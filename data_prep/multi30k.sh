@@ -28,8 +28,5 @@ HELP
 
 # shellcheck source=scripts/python.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/python.sh"
-if asks_for_help "$@"; then
-    usage
-else
-    exec_module data_prep.pipeline multi30k "$@"
-fi
+answer_help "$@"
+exec_module data_prep.pipeline multi30k "$@"

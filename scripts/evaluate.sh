@@ -33,11 +33,6 @@ EOF
 
 # shellcheck source=scripts/python.sh
 source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
-if [[ $# -eq 0 ]]; then
-    usage
-    exit 1
-elif asks_for_help "$@"; then
-    usage
-    exit 0
-fi
+[[ $# -gt 0 ]] || { usage; exit 1; }
+answer_help "$@"
 exec_python "$root/scripts/evaluate.py" "$@"

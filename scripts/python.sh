@@ -18,14 +18,16 @@ exec_module() {
     exec_python -m "$@"
 }
 
-# Whether one of the arguments before -- asks for help.
-asks_for_help() {
+# Prints the usage of the script that calls it, and ends it, if one of the arguments before -- asks for help.
+answer_help() {
     local argument
     for argument in "$@"; do
         case $argument in
-        -h | --help) return 0 ;;
-        --) return 1 ;;
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        --) return ;;
         esac
     done
-    return 1
 }

@@ -30,12 +30,7 @@ USAGE
 
 # shellcheck source=scripts/python.sh
 source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
-if [[ $# -eq 0 ]]; then
-    usage
-    exit 1
-elif asks_for_help "$@"; then
-    usage
-    exit 0
-fi
+[[ $# -gt 0 ]] || { usage; exit 1; }
+answer_help "$@"
 trap '' USR1 TERM  # until train.py listens, a signal that would end it is ignored
 exec_python "$root/scripts/train.py" "$@"
