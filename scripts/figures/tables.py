@@ -1,7 +1,7 @@
 """The numbers of each figure, as rows: what its CSV file holds and what is drawn."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from powernorm_fairseq.diagnostics import metrics
 from powernorm_fairseq.safe_load import load_checkpoint
@@ -109,8 +109,14 @@ def learning_curves(given: Sequence[Source]) -> Rows:
 
 
 def batch_size(given: Sequence[Source]) -> Rows:
-    """BLEU of each run by norm and by the tokens that statistics are taken over."""
-    return sorted(sources.scores(given), key=lambda row: (row["norm"], row["tokens"], row["seed"]))
+    """BLEU of each run by norm, LN first, and by the tokens that statistics are taken over."""
+    known = list(sources.NAMES.values())
+
+    def place(row: Dict[str, Any]) -> Tuple[int, str, int, int]:
+        number = known.index(row["norm"]) if row["norm"] in known else len(known)
+        return number, row["norm"], row["tokens"], row["seed"]
+
+    return sorted(sources.scores(given), key=place)
 
 
 def embedding_svd(given: Sequence[Source]) -> Rows:

@@ -35,6 +35,12 @@ def short_platform(platform: str) -> str:
     return re.sub(r"^(\w+)-.*?-(x86_64|aarch64|arm64).*$", r"\1 \2", platform)
 
 
+def public_variables(environment: Dict[str, Any]) -> Dict[str, str]:
+    """The environment variables that speed depends on."""
+    variables = environment.get("variables", {})
+    return {name: portable(text) for name, text in variables.items() if VARIABLES.fullmatch(name)}
+
+
 def portable_result(result: Dict[str, Any]) -> Dict[str, Any]:
     """A result without what names the machine."""
     environment = {name: result["environment"][name] for name in ENVIRONMENT if name in result["environment"]}
@@ -42,8 +48,7 @@ def portable_result(result: Dict[str, Any]) -> Dict[str, Any]:
     environment["platform"] = short_platform(str(environment.get("platform", "")))
     environment["gpus"] = [re.sub(r" \(UUID.*", "", gpu) for gpu in environment.get("gpus", [])]
     environment["processes"] = {"all": environment.get("processes", {}).get("all", 1)}
-    variables = result["environment"].get("variables", {})
-    environment["variables"] = {name: text for name, text in variables.items() if VARIABLES.fullmatch(name)}
+    environment["variables"] = public_variables(result["environment"])
     clean = {**result, "environment": environment}
     return json.loads(portable(json.dumps(clean)))
 

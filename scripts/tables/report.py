@@ -9,7 +9,7 @@ from scripts.tables import words
 from scripts.tables.catalogue import DATASETS, LABELS
 from scripts.tables.compare import SAMPLES
 from scripts.tables.document import Block, Code, Figure, Grid, Heading, Items, Paragraph, Plots, to_html, to_markdown
-from scripts.tables.export import short_platform
+from scripts.tables.export import public_variables, short_platform
 from scripts.tables.plot import Line, dots_plot, lines_plot
 from scripts.tables.progress import duration
 from scripts.tables.results import TableResult, mean, spread
@@ -211,27 +211,26 @@ def _costs(result: TableResult) -> Grid:
     header = [_norm(result), "parameters", "updates", "tokens/s", "against LN", "peak memory", "training time"]
     rows = []
     for row in result.rows:
-        speed, memory = mean(row.numbers("words_per_second")), mean(row.numbers("peak_memory"))
-        base = mean(row.baseline.numbers("words_per_second")) if row.baseline else None
-        updates, time = mean(row.numbers("updates")), mean(row.numbers("seconds"))
-        parameters = mean(row.numbers("parameters"))
+        fastest, base = row.fastest(), row.baseline.fastest() if row.baseline else None
+        speed, memory = fastest.get("words_per_second"), mean(row.numbers("peak_memory"))
+        updates, parameters = mean(row.numbers("updates")), mean(row.numbers("parameters"))
         rows.append([
             row.row.label,
             "" if parameters is None else f"{parameters:,.0f}",
             "" if updates is None else f"{updates:,.0f}",
             "" if speed is None else f"{speed:,.0f}",
-            "" if speed is None or not base else f"{speed / base:.2f}x",
+            "" if speed is None or not base else f"{speed / base['words_per_second']:.2f}x",
             "" if memory is None else f"{memory / 2**20:,.0f} MiB",
-            "" if time is None else duration(time),
+            duration(fastest["seconds"]) if fastest.get("seconds") else "",
         ])  # fmt: skip
     return Grid(header, rows)
 
 
 def _costs_legend() -> str:
     return (
-        "Means over the seeds; tokens/s is the median over the epochs of a run, in target tokens, as logged, with "
-        "whatever else the machine was doing: benchmarks/ compares speeds under equal conditions. Memory: the largest "
-        "process of the training, without that of a GPU."
+        "Tokens/s is the median over the epochs, in target tokens, as logged. It and the time are those of the fastest "
+        "seed, because whatever else the machine does can only slow a training down; benchmarks/ compares speeds under "
+        "equal conditions. Memory: the largest process of the training, without that of a GPU, mean over the seeds."
     )
 
 
@@ -283,19 +282,21 @@ def _recipe(result: TableResult) -> str:
 def _environment(result: TableResult) -> List[str]:
     """What the runs were made with; several values where they differ."""
     kinds: Dict[str, Dict[str, None]] = {}
-    for each in _results(result):
+    variables = [public_variables(each["environment"]) for each in _results(result)]
+    names = sorted({name for own in variables for name in own})
+    for each, own in zip(_results(result), variables):
         environment = each["environment"]
         facts = {
             "Python": str(environment.get("python", "")).split(" ")[0],
             "system": short_platform(str(environment.get("platform", ""))),
             "processor": environment.get("processor", ""),
             "cores": environment.get("cores", ""),
-            "threads of a training": environment.get("variables", {}).get("OMP_NUM_THREADS", ""),
             "GPUs": ", ".join(re.sub(r" \(UUID.*", "", gpu) for gpu in environment.get("gpus", [])),
             "processes of a training": environment.get("processes", {}).get("all", ""),
             "norm kernels": environment.get("norm_kernels", ""),
             "git revision": (each["git_revision"] or "").replace("+changes", " with changes"),
             **environment.get("packages", {}),
+            **{name: own.get(name, "not set") for name in names},
         }
         for name, fact in facts.items():
             if fact not in ("", None):

@@ -47,6 +47,11 @@ class RowResult:
         """What all results say under a name."""
         return [result[name] for result in self.results.values() if result.get(name) is not None]
 
+    def fastest(self) -> Dict[str, Any]:
+        """The result of the seed that trained fastest; empty if none says how fast it was."""
+        timed = [result for result in self.results.values() if result.get("words_per_second")]
+        return max(timed, key=lambda result: result["words_per_second"], default={})
+
 
 def mean(values: Sequence[float]) -> Optional[float]:
     """None of nothing."""

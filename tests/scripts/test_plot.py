@@ -86,6 +86,22 @@ def test_nu_of_all_layers(tmp_path):
     assert values(rows, panel="norm", layer=NAMES[1]) == [110.14, 120.14, 130.14]
 
 
+@pytest.mark.parametrize("runs, legends", [(4, [True, True]), (5, [False, True])])
+def test_a_long_legend_stands_beside_the_panels(runs, legends):
+    rows = [
+        {"panel": panel, "run": f"run {run}", "update": update, "value": 1.0}
+        for panel in ("training", "validation")
+        for run in range(runs)
+        for update in (1, 2)
+    ]
+    figure = draw.learning_curves(rows, False)
+    assert [axis.get_legend() is not None for axis in figure.axes] == legends
+    figure.canvas.draw()
+    last = figure.axes[-1]
+    beside = last.get_legend().get_window_extent().x0 >= last.get_window_extent().x1
+    assert beside == (runs > draw.MOST_INSIDE)
+
+
 def test_gamma_over_psi_at_the_newest_record(tmp_path):
     status, rows = run_plot("gamma-psi", [make_run(tmp_path / "a", "PowerNormV")], tmp_path / "out")
     assert status == 0 and [(row["layer"], row["update"]) for row in rows] == [(name, "30") for name in NAMES]
@@ -121,7 +137,7 @@ def test_singular_values_are_those_of_the_matrix(tmp_path):
 
 
 def test_batch_size_from_tables_and_results(tmp_path):
-    (tmp_path / "scores.csv").write_text("norm,tokens,bleu\nln,512,35\nln,4096,35.5\n")
+    (tmp_path / "scores.csv").write_text("norm,tokens,bleu\nbn,512,33\nln,512,35\nln,4096,35.5\nmine,512,30\n")
     for seed in (1, 2):
         folder = tmp_path / "runs" / f"pn-{seed}"
         folder.mkdir(parents=True)
@@ -133,11 +149,13 @@ def test_batch_size_from_tables_and_results(tmp_path):
     assert [(row["norm"], row["tokens"], row["bleu"], row["seed"]) for row in rows] == [
         ("LN", "512", "35.0", "1"),
         ("LN", "4096", "35.5", "1"),
+        ("BN", "512", "33.0", "1"),
         ("PN", "512", "35.0", "1"),
         ("PN", "512", "36.0", "2"),
+        ("mine", "512", "30.0", "1"),
     ]
     drawn = draw.batch_size([{**row, "tokens": int(row["tokens"]), "bleu": float(row["bleu"])} for row in rows], False)
-    assert list(drawn.axes[0].containers[1].lines[0].get_ydata()) == [35.5]  # the mean of the seeds
+    assert list(drawn.axes[0].containers[2].lines[0].get_ydata()) == [35.5]  # the mean of the seeds
 
 
 def test_generated_images_are_said_in_the_title(tmp_path):

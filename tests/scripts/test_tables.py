@@ -251,6 +251,28 @@ def test_report_has_all_parts_in_both_forms(tmp_path, capsys):
     assert page.count("<svg") == 4 and page.count("<polyline") == 12
 
 
+def test_speed_is_that_of_the_fastest_seed(tmp_path):
+    for norm, speeds in (("ln", (2000.0, 4000.0)), ("pn", (5000.0, 3000.0))):
+        for seed, speed in zip((1, 2), speeds):
+            time = {"words_per_second": speed, "seconds": 1.2e7 / speed}
+            write_run(tmp_path / "multi30k", {**result("multi30k", norm, seed, 42.0), **time})
+    assert report_only(tmp_path) == 0
+    text = (tmp_path / "multi30k" / "table1.md").read_text()
+    costs = [line.split("|")[4:] for line in text.split("Throughput and memory")[1].splitlines() if "MiB" in line]
+    assert [[cell.strip() for cell in cells[:2]] for cells in costs] == [["4,000", ""], ["5,000", "1.25x"]]
+    assert [cells[3].strip() for cells in costs] == ["50 min", "40 min"]
+
+
+def test_variables_that_speed_depends_on_are_shown_also_where_they_are_not_set(tmp_path):
+    runs = [result("multi30k", norm, seed, 42.0) for norm in ("ln", "pn") for seed in (1, 2)]
+    runs[3]["environment"]["variables"] = {"OMP_NUM_THREADS": "1"}
+    for run in runs:
+        write_run(tmp_path / "multi30k", run)
+    assert report_only(tmp_path) == 0
+    lines = (tmp_path / "multi30k" / "table1.md").read_text().splitlines()
+    assert "- LD_PRELOAD: libtuned.so, not set" in lines and "- OMP_NUM_THREADS: 1" in lines
+
+
 def test_shorter_tries_are_compared_with_the_plain_run_as_it_was_then(tmp_path):
     folder = tmp_path / "multi30k"
     plain = result("multi30k", "pn", 1, 41.0)
