@@ -2,7 +2,6 @@
 """Decodes a test set with a checkpoint and scores it; call it as ``scripts/evaluate.sh``."""
 
 import argparse
-import json
 import os
 import pickle
 import shutil
@@ -17,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from powernorm_fairseq import scoring
 from powernorm_fairseq.safe_load import load_checkpoint
+from scripts import result_folder, train_recipe
 
 USER_DIR = Path(scoring.__file__).resolve().parent
-LOG, MESSAGES, HYPOTHESES, REFERENCES, RESULT = "generate.log", "messages.log", "hyp.txt", "ref.txt", "result.json"
+LOG, MESSAGES, HYPOTHESES, REFERENCES = "generate.log", "messages.log", "hyp.txt", "ref.txt"
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,6 @@ def find_bpe(dictionary: Path) -> Optional[str]:
 
 def describe(args: argparse.Namespace, source: str, target: str, files: Sequence[Path]) -> Dict[str, Any]:
     """Everything the result depends on; equal descriptions mean that nothing has to be decoded again."""
-    stamps = {}
-    for file in (args.checkpoint, *files):
-        stat = file.stat()
-        stamps[str(file.resolve())] = [stat.st_size, stat.st_mtime_ns]
     return {
         "checkpoint": str(args.checkpoint.resolve()),
         "preset": args.preset,
@@ -104,7 +100,7 @@ def describe(args: argparse.Namespace, source: str, target: str, files: Sequence
         "target_lang": target,
         "bpe": args.bpe,
         "fairseq_flags": args.fairseq_flags,
-        "files": stamps,
+        "files": result_folder.stamps([args.checkpoint, *files]),
     }
 
 
@@ -200,34 +196,6 @@ def evaluate(
     }
 
 
-def finished(out: Path, request: Dict[str, Any], overwrite: bool) -> Optional[Dict[str, Any]]:
-    """The result that ``out`` already holds for this request; another content is an error without ``overwrite``."""
-    if not out.exists():
-        return None
-    try:
-        result = json.loads((out / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        result = {}
-    if result.get("request") == request:
-        return result
-    if not overwrite:
-        raise scoring.ScoringError(
-            "{} holds results of another checkpoint, other data or other flags; --overwrite replaces them".format(out)
-        )
-    if not result and any(out.iterdir()):
-        raise scoring.ScoringError("{} was not written by evaluate.sh; choose another --out".format(out))
-    return None
-
-
-def replace_folder(new: Path, out: Path) -> None:
-    """Puts a finished folder in its place."""
-    old = new.with_name(new.name + ".old")
-    if out.exists():
-        out.replace(old)
-    new.replace(out)
-    shutil.rmtree(str(old), ignore_errors=True)
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -255,13 +223,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``fairseq_flags``."""
-    own = list(argv)
-    extra: List[str] = []
-    if "--" in own:
-        cut = own.index("--")
-        own, extra = own[:cut], own[cut + 1 :]
+    own, flags = train_recipe.split_flags(argv)
     args = build_parser().parse_args(own)
-    args.fairseq_flags = extra
+    args.fairseq_flags = flags
     if args.out is None:
         args.out = args.checkpoint.with_name("{}.{}.{}".format(args.checkpoint.stem, args.preset, args.subset))
     return args
@@ -278,20 +242,14 @@ def run(args: argparse.Namespace) -> Dict[str, Any]:
     args.bpe = args.bpe or find_bpe(args.data / "dict.{}.txt".format(target)) or "none"
     request = describe(args, source, target, files)
     out = args.out.absolute()
-    aside = out.with_name("{}.{}.tmp".format(out.name, os.getpid()))
-    command = generate_command(args, source, target, aside)
+    command = generate_command(args, source, target, result_folder.beside(out))
     if args.dry_run:
         return {"command": command}
-    result = finished(out, request, args.overwrite)
-    if result is not None:
-        return result
-    try:
-        aside.mkdir(parents=True)
-        result = evaluate(args, request, command, aside, count_sentences(files[-3]))
-        (aside / RESULT).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        replace_folder(aside, out)
-    finally:
-        shutil.rmtree(str(aside), ignore_errors=True)
+    result = result_folder.finished(out, request, args.overwrite)
+    if result is None:
+        with result_folder.written_aside(out) as folder:
+            result = evaluate(args, request, command, folder, count_sentences(files[-3]))
+            result_folder.write(folder, result)
     return result
 
 

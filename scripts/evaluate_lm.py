@@ -8,22 +8,20 @@ gives every word at least so many words of context, at the price of more computa
 """
 
 import argparse
-import json
 import logging
 import math
-import os
 import pickle
 import re
-import shutil
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from powernorm_fairseq import scoring
 from powernorm_fairseq.safe_load import load_checkpoint
-from scripts.evaluate import RESULT, USER_DIR, find_bpe, finished, replace_folder
+from scripts import result_folder, train_recipe
+from scripts.evaluate import USER_DIR, find_bpe
 
 # Settings of the task that decide what is predicted from what; the checkpoint's, unless the user says otherwise.
 TASK_FLAGS = ("tokens_per_sample", "sample_break_mode", "output_dictionary_size")
@@ -68,12 +66,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``fairseq_flags``."""
-    own, extra = list(argv), []
-    if "--" in own:
-        cut = own.index("--")
-        own, extra = own[:cut], own[cut + 1 :]
+    own, flags = train_recipe.split_flags(argv)
     args = build_parser().parse_args(own)
-    args.fairseq_flags = extra
+    args.fairseq_flags = flags
     if args.out is None:
         args.out = args.checkpoint.with_name("{}.lm.{}".format(args.checkpoint.stem, args.subset))
     return args
@@ -187,11 +182,6 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any], request: Dict[s
     }
 
 
-def _stamp(file: Path) -> List[int]:
-    stat = file.stat()
-    return [stat.st_size, stat.st_mtime_ns]  # a list, as JSON gives it back
-
-
 def run(args: argparse.Namespace) -> Dict[str, Any]:
     """Evaluates as the command line says, or finds that it was done before."""
     if not args.checkpoint.is_file():
@@ -211,20 +201,14 @@ def run(args: argparse.Namespace) -> Dict[str, Any]:
         "settings": settings,
         "context_window": args.context_window,
         "fairseq_flags": args.fairseq_flags,
-        "files": {str(file.resolve()): _stamp(file) for file in (args.checkpoint, *files)},
+        "files": result_folder.stamps([args.checkpoint, *files]),
     }
     out = args.out.absolute()
-    result = finished(out, request, args.overwrite)
-    if result is not None:
-        return result
-    result = evaluate(args, settings, request)
-    aside = out.with_name("{}.{}.tmp".format(out.name, os.getpid()))
-    try:
-        aside.mkdir(parents=True)
-        (aside / RESULT).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        replace_folder(aside, out)
-    finally:
-        shutil.rmtree(str(aside), ignore_errors=True)
+    result = result_folder.finished(out, request, args.overwrite)
+    if result is None:
+        result = evaluate(args, settings, request)
+        with result_folder.written_aside(out) as folder:
+            result_folder.write(folder, result)
     return result
 
 

@@ -46,8 +46,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="say what would run, with an estimate of time and disk")
     parser.add_argument("--no-training", action="store_true", help="score what is trained, and report; train nothing")
     parser.add_argument("--report-only", action="store_true", help="write the report from the results there are")
-    parser.add_argument("--export", type=Path, metavar="DIR", help="copy results, logs, translations and the report to "
-                        "DIR for publication: no checkpoints, no text of the data set, no paths")  # fmt: skip
+    parser.add_argument("--export", type=Path, metavar="DIR", help="copy results, logs and the report to DIR "
+                        "for publication: no checkpoints, no text of the data set or like it, no paths")  # fmt: skip
     parser.add_argument("--tried", type=Path, action="append", default=[], metavar="DIR", help="another --dir, whose "
                         "runs the report shows under what was tried on validation data; may be repeated")  # fmt: skip
     parser.add_argument("--launcher", choices=("local", "slurm"), default="local", help="where trainings run")
@@ -57,10 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``flags``."""
-    own, flags = list(argv), []  # type: List[str], List[str]
-    if "--" in own:
-        cut = own.index("--")
-        own, flags = own[:cut], own[cut + 1 :]
+    own, flags = train_recipe.split_flags(argv)
     args = build_parser().parse_args(own)
     args.flags = flags
     args.table = catalogue.find_table(args.table, args.dataset)

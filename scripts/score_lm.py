@@ -5,11 +5,11 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts import evaluate_lm
+from scripts import evaluate_lm, train_recipe
 from scripts.slurm.table import SCORES, trainings
 
 BEST = "checkpoint_best.pt"  # of all validations
@@ -33,11 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Scores as the command line says; the exit status tells whether every training has a score."""
-    own: List[str] = list(sys.argv[1:] if argv is None else argv)
-    flags: List[str] = []
-    if "--" in own:
-        cut = own.index("--")
-        own, flags = own[:cut], own[cut + 1 :]
+    own, flags = train_recipe.split_flags(sys.argv[1:] if argv is None else argv)
     args = build_parser().parse_args(own)
     found = trainings(args.dir)
     failed = 0 if found else 1

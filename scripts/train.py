@@ -54,10 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``extra``."""
-    own, extra = list(argv), []  # type: List[str], List[str]
-    if "--" in own:
-        cut = own.index("--")
-        own, extra = own[:cut], own[cut + 1 :]
+    own, extra = train_recipe.split_flags(argv)
     args = build_parser().parse_args(own)
     for flag, given, known in (
         ("--preset", args.preset, train_recipe.PRESETS),

@@ -1,7 +1,7 @@
 """The recipes of ``configs/`` as flags of ``fairseq-train``."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 TRANSLATION = ("iwslt14", "wmt14", "multi30k", "demo")
@@ -76,6 +76,12 @@ def recipe(preset: str, norm: str, processes: int) -> Flags:
 
 def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def split_flags(words: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """A command line cut at ``--``: a program's own words, and the flags that it hands on."""
+    cut = words.index("--") if "--" in words else len(words)
+    return list(words[:cut]), list(words[cut + 1 :])
 
 
 def parse_flags(words: Sequence[str]) -> Flags:

@@ -5,7 +5,7 @@ import argparse
 import contextlib
 import sys
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -56,11 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Scores as the command line says; the exit status tells whether every training has a score."""
-    own: List[str] = list(sys.argv[1:] if argv is None else argv)
-    flags: List[str] = []
-    if "--" in own:
-        cut = own.index("--")
-        own, flags = own[:cut], own[cut + 1 :]
+    own, flags = train_recipe.split_flags(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
     args = parser.parse_args(own)
     table = load(args.dir)

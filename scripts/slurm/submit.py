@@ -180,10 +180,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``flags``."""
-    own, flags = list(argv), []  # type: List[str], List[str]
-    if "--" in own:
-        cut = own.index("--")
-        own, flags = own[:cut], own[cut + 1 :]
+    own, flags = train_recipe.split_flags(argv)
     parser = build_parser()
     args = parser.parse_args(own)
     args.flags = flags
