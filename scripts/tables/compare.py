@@ -1,21 +1,29 @@
 """Paired bootstraps of runs against the baseline's run with the same seed, kept beside the results.
 
-References are text of the data set and leave no machine; so what was computed with them is kept in ``comparisons.json``
-and holds as long as the translations are the same.
+References are text of the data set, translations often repeat it, and neither is exported; so what was computed with
+them is kept in ``comparisons.json`` and holds as long as the translations have the same hash.
 """
 
 import hashlib
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Sequence
 
 from scripts import train
 from scripts.slurm.table import read_json
-from scripts.tables.run import HYPOTHESES, REFERENCES
+from scripts.tables.run import HYPOTHESES, REFERENCES, RESULT
 
 COMPARISONS = "comparisons.json"
 SAMPLES = 1000
+HASH = "translations"  # in an exported result.json
+
+
+def translations_hash(run: Path) -> Optional[str]:
+    """The hash of a run's translations, or the one that was exported in their place; None if it has none."""
+    if (run / HYPOTHESES).exists():
+        return hashlib.sha256((run / HYPOTHESES).read_bytes()).hexdigest()
+    return read_json(run / RESULT).get(HASH)
 
 
 class Comparisons:
@@ -27,27 +35,27 @@ class Comparisons:
 
     def get(self, run: str, baseline: str, metric: str) -> Optional[Dict[str, Any]]:
         """The comparison of two runs, computed now if it can be and was not; None if it cannot be."""
-        files = [self.folder / name / HYPOTHESES for name in (run, baseline)]
-        if not all(file.exists() for file in files):
+        hashes = [translations_hash(self.folder / name) for name in (run, baseline)]
+        if None in hashes:
             return None
-        hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
         key = f"{run} against {baseline}, {metric}"
         found = self.known.get(key)
         if found is not None and found["hypotheses"] == hashes:
             return found
-        reference = self.folder / run / REFERENCES
-        if not reference.exists():
+        texts = ((run, HYPOTHESES), (baseline, HYPOTHESES), (run, REFERENCES))
+        files = [self.folder / name / text for name, text in texts]
+        if not all(file.exists() for file in files):
             return None
-        self.known[key] = {"hypotheses": hashes, **self._compare(run, files, reference, metric)}
+        self.known[key] = {"hypotheses": hashes, **self._compare(run, files, metric)}
         train.write(self.folder / COMPARISONS, self.known)
         return self.known[key]
 
-    def _compare(self, run: str, files: Any, reference: Path, metric: str) -> Dict[str, Any]:
+    def _compare(self, run: str, files: Sequence[Path], metric: str) -> Dict[str, Any]:
         from powernorm_fairseq import scoring
         from scripts import evaluate  # here, because it takes seconds
 
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
-        result = read_json(self.folder / run / "result.json")
+        result = read_json(self.folder / run / RESULT)
         options = {"lowercase": evaluate.PRESETS[result["dataset"]].lowercase, "lang": result["target_lang"]}
-        system, baseline, references = (scoring.Text.read(file) for file in (*files, reference))
+        system, baseline, references = (scoring.Text.read(file) for file in files)
         return asdict(scoring.compare(metric, system, baseline, references, samples=SAMPLES, **options))

@@ -5,17 +5,16 @@ What is copied is enough to write the reports again: ``reproduce.py TABLE --repo
 
 import json
 import re
-import shutil
 import socket
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 from scripts import train
 from scripts.slurm.table import read_json
-from scripts.tables.compare import COMPARISONS
+from scripts.tables.compare import COMPARISONS, HASH, translations_hash
 from scripts.tables.errors import ReproduceError
 from scripts.tables.log import NUMBERS
-from scripts.tables.run import CHECKPOINTS, HYPOTHESES, RESULT
+from scripts.tables.run import CHECKPOINTS, RESULT
 
 # Of a run's environment; the rest could name the machine.
 ENVIRONMENT = ("time", "platform", "python", "packages", "processor", "cores", "gpus", "processes", "norm_kernels")
@@ -91,16 +90,13 @@ def export(folder: Path, target: Path) -> List[str]:
 
 def _export_run(run: Path, target: Path, result: Dict[str, Any]) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    train.write(target / RESULT, portable_result(result))
+    hashed = translations_hash(run)
+    train.write(target / RESULT, {**portable_result(result), **({HASH: hashed} if hashed else {})})
     log = run / CHECKPOINTS / "train.log"
     if not log.exists():
         log = run / "train.log"  # it was exported before
     if log.exists():
         train.write(target / "train.log", short_log(log.read_text(encoding="utf-8", errors="replace")))
-    if (run / HYPOTHESES).exists():
-        aside = target / (HYPOTHESES + ".part")
-        shutil.copyfile(str(run / HYPOTHESES), str(aside))
-        aside.replace(target / HYPOTHESES)
 
 
 def _check(files: Sequence[Path]) -> None:

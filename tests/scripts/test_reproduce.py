@@ -107,7 +107,7 @@ def test_two_commands_share_a_table_and_one_takes_up_what_the_other_leaves(toy_d
     assert (shipped / "demo" / "table1.html").read_text() == exported
     files = [file for file in shipped.rglob("*") if file.is_file()]
     assert {file.name for file in files} == {
-        *("result.json", "train.log", "hyp.txt", "comparisons.json", "table1.md", "table1.html"),
+        *("result.json", "train.log", "comparisons.json", "table1.md", "table1.html"),
     }
     for file in files:
         text = file.read_text()

@@ -336,11 +336,11 @@ def test_export_holds_no_data_no_machine_and_is_enough_for_the_report(tmp_path, 
     assert files == {
         "comparisons.json", "table1.md", "table1.html", "pn-alpha0.99-0.9-seed1/result.json",
         *(f"{run}/{name}" for run in ("ln-seed1", "ln-seed2", "pn-seed1", "pn-seed2")
-          for name in ("result.json", "train.log", "hyp.txt")),
+          for name in ("result.json", "train.log")),
     }  # fmt: skip
     for file in shipped.rglob("*"):
         text = file.read_text() if file.is_file() else ""
-        for trace in ("never to be published", "secret-host", "/home/", str(tmp_path), "SLURM"):
+        for trace in ("never to be published", *SENTENCES, "secret-host", "/home/", str(tmp_path), "SLURM"):
             assert trace not in text, (file, trace)
     log = (shipped / "ln-seed1" / "train.log").read_text()
     assert log == "train: 2026-01-01 10:00:00 train.sh\n" + inner(50, 9) + valid(100, 6)
@@ -356,6 +356,11 @@ def test_export_holds_no_data_no_machine_and_is_enough_for_the_report(tmp_path, 
     again = tmp_path / "again" / "multi30k"
     assert report_only(tmp_path / "shipped", "--export", again) == 0  # what was exported can be exported
     assert (again / "ln-seed1" / "train.log").read_text() == log
+    assert (again / "table1.html").read_text() == page
+    content = json.loads((shipped / "pn-seed1" / "result.json").read_text())
+    (shipped / "pn-seed1" / "result.json").write_text(json.dumps({**content, "translations": "others"}))
+    assert report_only(tmp_path / "shipped") == 0  # of other translations they are not
+    assert (shipped / "table1.html").read_text() != page
 
 
 def test_export_refuses_the_folder_itself_and_what_names_the_machine(tmp_path, monkeypatch, capsys):
