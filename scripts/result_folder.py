@@ -33,7 +33,7 @@ def finished(out: Path, request: Dict[str, Any], overwrite: bool) -> Optional[Di
             "{} holds results of another checkpoint, other data or other flags; --overwrite replaces them".format(out)
         )
     if not result and any(out.iterdir()):
-        raise ScoringError("{} was not written by an evaluation; choose another --out".format(out))
+        raise ScoringError("{} was not written by evaluate.sh or evaluate_lm.py; choose another --out".format(out))
     return None
 
 

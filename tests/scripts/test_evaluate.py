@@ -129,7 +129,7 @@ def test_overwrite_spares_folders_of_others(trained, capsys):
     other.mkdir()
     (other / "thesis.tex").write_text("precious")
     assert run(trained, "--out", other, "--overwrite") == 1
-    assert "not written by an evaluation" in capsys.readouterr().err
+    assert "not written by evaluate.sh" in capsys.readouterr().err
     assert (other / "thesis.tex").exists()
 
 
