@@ -45,7 +45,7 @@ def build(result: TableResult, folders: Sequence[Path]) -> List[Block]:
     blocks += [Plots(figures)] if figures else []
     if any(row.results for row in result.rows):
         blocks += [Heading("Throughput and memory"), _costs(result), Paragraph(_costs_legend())]
-    found = tried(folders, result.dataset, result.seeds)
+    found = tried(folders, result.dataset)
     if found is not None and not result.table.choose:
         blocks += [Heading("What was tried on validation data"), *found]
     if any(row.results for row in result.rows):

@@ -134,12 +134,12 @@ def pooled_spread(groups: Sequence[Sequence[float]]) -> Optional[float]:
     return math.sqrt(squares / sum(len(group) - 1 for group in several))
 
 
-def within_spread(first: Sequence[float], second: Sequence[float], deviation: Optional[float]) -> Optional[bool]:
-    """Whether two means differ by no more than twice the standard error that the seeds' spread gives their difference.
+def chance(first: int, second: int, deviation: Optional[float]) -> Optional[float]:
+    """How far two means may differ by chance: twice the standard error that the seeds' spread gives their difference.
 
     Args:
-        first: values of the seeds.
-        second: values of the other's seeds.
+        first: number of seeds.
+        second: of the other's.
         deviation: from :func:`pooled_spread`; two or three seeds alone are too few to estimate it.
 
     Returns:
@@ -147,8 +147,13 @@ def within_spread(first: Sequence[float], second: Sequence[float], deviation: Op
     """
     if deviation is None or not first or not second:
         return None
-    error = deviation * math.sqrt(1 / len(first) + 1 / len(second))
-    return abs(statistics.mean(first) - statistics.mean(second)) <= ERRORS * error
+    return ERRORS * deviation * math.sqrt(1 / first + 1 / second)
+
+
+def within_spread(first: Sequence[float], second: Sequence[float], deviation: Optional[float]) -> Optional[bool]:
+    """Whether two means differ by no more than :func:`chance` may make; None if that cannot be known."""
+    limit = chance(len(first), len(second), deviation)
+    return None if limit is None else abs(statistics.mean(first) - statistics.mean(second)) <= limit
 
 
 def choose(rows: Sequence[RowResult]) -> Dict[str, RowResult]:

@@ -5,10 +5,11 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from scripts.slurm.table import read_json
 from scripts.tables.document import Block, Grid, Paragraph
-from scripts.tables.results import mean
+from scripts.tables.results import chance, mean, pooled_spread
 from scripts.tables.run import RESULT
 
 Result = Dict[str, Any]
+HEADER = ("setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference", "by chance")
 
 
 def best_ppl(result: Result, updates: Optional[int] = None) -> Optional[float]:
@@ -18,7 +19,7 @@ def best_ppl(result: Result, updates: Optional[int] = None) -> Optional[float]:
     return min(early, key=lambda point: point["loss"])["ppl"] if early else None
 
 
-def tried(folders: Sequence[Path], dataset: str, seeds: Sequence[int]) -> Optional[List[Block]]:
+def tried(folders: Sequence[Path], dataset: str) -> Optional[List[Block]]:
     """A table of all changed settings in some folders of runs; None if there are none.
 
     A run that is shorter than the plain one is compared with it as it was after as many updates.
@@ -27,38 +28,46 @@ def tried(folders: Sequence[Path], dataset: str, seeds: Sequence[int]) -> Option
     for folder in folders:
         found = [read_json(file) for file in sorted(folder.glob(f"*/{RESULT}"))]
         results = [result for result in found if result.get("dataset") == dataset]
-        plain = {(result["norm"], result["seed"]): result for result in results if not result["variant"]}
+        plain = [result for result in results if not result["variant"]]
         groups: Dict[str, List[Result]] = {}
         for result in results:
             if result["variant"] and "--update-freq" not in result["changes"]:  # those are the batch-size ablation's
                 groups.setdefault(result["label"], []).append(result)
-        for label, group in groups.items():
-            rows.append(_row(label, group, plain))
+        rows += [_row(label, group, plain) for label, group in groups.items()]
     if not rows:
         return None
     rows.sort(key=lambda row: (row[0].split(",")[0], float(row[3] or "inf")))
-    header = ["setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference"]
+    clear = [index for index, row in enumerate(rows) if row[6] and abs(float(row[5])) > float(row[6])]
     text = (
         "Settings that were changed one by one, compared by the lowest validation loss alone; the test set played no "
-        "part. A run that is shorter than that of the plain recipe is compared with it after as many updates."
+        "part. A run that is shorter than that of the plain recipe is compared with it after as many updates. By "
+        "chance: what a difference may come to without any effect, twice its standard error, from how far plain runs "
+        "of one norm with different seeds lie apart after as many updates; rows with more than that stand out."
     )
-    return [Grid(header, rows), Paragraph(text)]
+    return [Grid(HEADER, rows, clear), Paragraph(text)]
 
 
-def _row(label: str, group: Sequence[Result], plain: Dict[Any, Result]) -> List[str]:
-    ours, theirs, differences = [], [], []  # type: List[float], List[float], List[float]
-    for result in group:
-        value = best_ppl(result)
-        base = plain.get((result["norm"], result["seed"]))
-        before = best_ppl(base, result["updates"]) if base else None
-        if value is not None:
-            ours.append(value)
-        if value is not None and before is not None:
-            theirs.append(before)
-            differences.append(value - before)
-    numbers = [mean(ours), mean(theirs), mean(differences)]
-    shown = [f"{value:.2f}" if value is not None else "" for value in numbers[:2]]
-    shown.append(f"{numbers[2]:+.2f}" if numbers[2] is not None else "")
-    seeds = ", ".join(str(result["seed"]) for result in group)
-    updates = ", ".join(dict.fromkeys(str(result["updates"]) for result in group))
-    return [label, seeds, updates, *shown]
+def _row(label: str, group: Sequence[Result], plain: Sequence[Result]) -> List[str]:
+    """One setting: its seeds, and the plain runs of the same norm and seeds after as many updates."""
+    updates = max(result["updates"] for result in group)
+    before = {(run["norm"], run["seed"]): best_ppl(run, updates) for run in plain}
+    known = {key: value for key, value in before.items() if value is not None}
+    values = {(run["norm"], run["seed"]): best_ppl(run) for run in group}
+    ours = {key: value for key, value in values.items() if value is not None}
+    theirs = {key: known[key] for key in ours if key in known}
+    norms = dict.fromkeys(norm for norm, _ in known)
+    deviation = pooled_spread([[value for (norm, _), value in known.items() if norm == each] for each in norms])
+    limit = chance(len(theirs), len(theirs), deviation)
+    difference = mean([ours[key] - theirs[key] for key in theirs])
+    return [
+        label,
+        ", ".join(str(run["seed"]) for run in group),
+        str(updates),
+        *(_shown(mean(list(each.values()))) for each in (ours, theirs)),
+        "" if difference is None else f"{difference:+.2f}",
+        _shown(limit),
+    ]
+
+
+def _shown(value: Optional[float]) -> str:
+    return "" if value is None else f"{value:.2f}"

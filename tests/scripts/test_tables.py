@@ -284,7 +284,25 @@ def test_shorter_tries_are_compared_with_the_plain_run_as_it_was_then(tmp_path):
     line = next(line for line in (folder / "table1.md").read_text().splitlines() if line.startswith("| PN, lr"))
     then = plain["curves"]["valid"][3]["ppl"]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells == ["PN, lr", "1", "540", f"{then:.2f}", f"{then:.2f}", "+0.00"]
+    assert cells == ["PN, lr", "1", "540", f"{then:.2f}", f"{then:.2f}", "+0.00", ""]
+
+
+def test_tries_stand_out_where_seeds_do_not_differ_as_much(tmp_path):
+    folder = tmp_path / "multi30k"
+    for norm, ppls in (("ln", (4.9, 4.9)), ("pn", (4.8, 5.0))):  # pooled standard deviation: 0.1
+        for seed, ppl in zip((1, 2), ppls):
+            write_run(folder, result("multi30k", norm, seed, 41.0, ppl))
+    for name, seeds, ppl in (("near", (1,), 5.05), ("far", (1,), 4.5), ("near-twice", (1, 2), 5.1)):
+        for seed in seeds:
+            write_run(folder, result("multi30k", "pn", seed, None, ppl, variant=name, label=f"PN, {name}"))
+    assert report_only(tmp_path) == 0
+    lines = (folder / "table1.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "PN, " in line and "|" in line]
+    assert rows == [
+        [f"**{cell}**" for cell in ("PN, far", "1", "2700", "4.50", "4.80", "-0.30", "0.28")],
+        ["PN, near", "1", "2700", "5.05", "4.80", "+0.25", "0.28"],
+        ["PN, near-twice", "1, 2", "2700", "5.10", "4.90", "+0.20", "0.20"],
+    ]
 
 
 def test_tries_of_another_folder(tmp_path):
