@@ -36,7 +36,7 @@ def tried(folders: Sequence[Path], dataset: str) -> Optional[List[Block]]:
         rows += [_row(label, group, plain) for label, group in groups.items()]
     if not rows:
         return None
-    rows.sort(key=lambda row: (row[0].split(",")[0], float(row[3] or "inf")))
+    rows.sort(key=lambda row: (row[0].split(",")[0], int(row[2]), float(row[5] or "inf")))  # norm, length, effect
     clear = [index for index, row in enumerate(rows) if row[6] and abs(float(row[5])) > float(row[6])]
     text = (
         "Settings that were changed one by one, compared by the lowest validation loss alone; the test set played no "

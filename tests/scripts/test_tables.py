@@ -300,8 +300,8 @@ def test_tries_stand_out_where_seeds_do_not_differ_as_much(tmp_path):
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "PN, " in line and "|" in line]
     assert rows == [
         [f"**{cell}**" for cell in ("PN, far", "1", "2700", "4.50", "4.80", "-0.30", "0.28")],
-        ["PN, near", "1", "2700", "5.05", "4.80", "+0.25", "0.28"],
         ["PN, near-twice", "1, 2", "2700", "5.10", "4.90", "+0.20", "0.20"],
+        ["PN, near", "1", "2700", "5.05", "4.80", "+0.25", "0.28"],
     ]
 
 
