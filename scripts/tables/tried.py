@@ -1,7 +1,7 @@
 """What was tried on validation data: every run with a changed setting beside the run of the plain recipe."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from scripts.slurm.table import read_json
 from scripts.tables.document import Block, Grid, Paragraph
@@ -12,28 +12,34 @@ Result = Dict[str, Any]
 HEADER = ("setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference", "by chance")
 
 
-def best_ppl(result: Result, updates: Optional[int] = None) -> Optional[float]:
+def best_ppl(result: Result, updates: int) -> Optional[float]:
     """Perplexity at the validation with the lowest loss, of those within so many updates."""
     points = [point for point in result["curves"]["valid"] if point["loss"] is not None]
-    early = [point for point in points if updates is None or point["update"] <= updates]
+    early = [point for point in points if point["update"] <= updates]
     return min(early, key=lambda point: point["loss"])["ppl"] if early else None
 
 
 def tried(folders: Sequence[Path], dataset: str) -> Optional[List[Block]]:
     """A table of all changed settings in some folders of runs; None if there are none.
 
-    A run that is shorter than the plain one is compared with it as it was after as many updates.
+    A run is compared with the plain one of its own folder; if it is shorter, with that as it was after as many updates.
+    How far seeds lie apart is known from its own folder, or else from the first.
     """
     rows = []
+    first: List[Result] = []
     for folder in folders:
         found = [read_json(file) for file in sorted(folder.glob(f"*/{RESULT}"))]
         results = [result for result in found if result.get("dataset") == dataset]
         plain = [result for result in results if not result["variant"]]
+        first = first or plain
         groups: Dict[str, List[Result]] = {}
         for result in results:
             if result["variant"] and "--update-freq" not in result["changes"]:  # those are the batch-size ablation's
                 groups.setdefault(result["label"], []).append(result)
-        rows += [_row(label, group, plain) for label, group in groups.items()]
+        for label, group in groups.items():
+            updates = max(result["updates"] for result in group)
+            deviation = _spread(plain, updates) or _spread(first, updates)
+            rows.append(_row(label, group, _ppls(plain, updates), updates, deviation))
     if not rows:
         return None
     rows.sort(key=lambda row: (row[0].split(",")[0], int(row[2]), float(row[5] or "inf")))  # norm, length, effect
@@ -47,24 +53,34 @@ def tried(folders: Sequence[Path], dataset: str) -> Optional[List[Block]]:
     return [Grid(HEADER, rows, clear), Paragraph(text)]
 
 
-def _row(label: str, group: Sequence[Result], plain: Sequence[Result]) -> List[str]:
-    """One setting: its seeds, and the plain runs of the same norm and seeds after as many updates."""
-    updates = max(result["updates"] for result in group)
-    before = {(run["norm"], run["seed"]): best_ppl(run, updates) for run in plain}
-    known = {key: value for key, value in before.items() if value is not None}
-    values = {(run["norm"], run["seed"]): best_ppl(run) for run in group}
-    ours = {key: value for key, value in values.items() if value is not None}
-    theirs = {key: known[key] for key in ours if key in known}
-    norms = dict.fromkeys(norm for norm, _ in known)
-    deviation = pooled_spread([[value for (norm, _), value in known.items() if norm == each] for each in norms])
-    limit = chance(len(theirs), len(theirs), deviation)
+def _ppls(results: Sequence[Result], updates: int) -> Dict[Tuple[str, int], float]:
+    """Norm and seed -> perplexity after so many updates."""
+    found = {(result["norm"], result["seed"]): best_ppl(result, updates) for result in results}
+    return {key: ppl for key, ppl in found.items() if ppl is not None}
+
+
+def _spread(plain: Sequence[Result], updates: int) -> Optional[float]:
+    """The standard deviation over the seeds, from all norms together."""
+    groups: Dict[str, List[float]] = {}
+    for (norm, _), ppl in _ppls(plain, updates).items():
+        groups.setdefault(norm, []).append(ppl)
+    return pooled_spread(list(groups.values()))
+
+
+def _row(
+    label: str, group: Sequence[Result], plain: Dict[Tuple[str, int], float], updates: int, deviation: Optional[float]
+) -> List[str]:
+    """One setting: its seeds, and the plain runs of the same norm and seeds."""
+    ours = _ppls(group, updates)
+    theirs = {key: plain[key] for key in ours if key in plain}
     difference = mean([ours[key] - theirs[key] for key in theirs])
+    limit = chance(len(theirs), len(theirs), deviation)
     return [
         label,
         ", ".join(str(run["seed"]) for run in group),
         str(updates),
         *(_shown(mean(list(each.values()))) for each in (ours, theirs)),
-        "" if difference is None else f"{difference:+.2f}",
+        "" if difference is None else f"{round(difference, 2) + 0.0:+.2f}",  # never -0.00
         _shown(limit),
     ]
 

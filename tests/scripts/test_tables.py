@@ -308,13 +308,19 @@ def test_tries_stand_out_where_seeds_do_not_differ_as_much(tmp_path):
 def test_tries_of_another_folder(tmp_path):
     write_table(tmp_path / "runs")
     elsewhere = tmp_path / "other" / "multi30k"
+    write_run(elsewhere, result("multi30k", "pn", 1, None, 4.9))
     write_run(elsewhere, result("multi30k", "pn", 1, None, 4.6, variant="dropout0.2", label="PN, --dropout 0.2"))
+    for seed, ppl in ((1, 4.8), (2, 5.0)):
+        write_run(tmp_path / "runs" / "multi30k", result("multi30k", "bn", seed, 41.0, ppl))  # LN and PN: 4.8
     shipped = tmp_path / "shipped" / "multi30k"
     assert report_only(tmp_path / "runs", "--tried", tmp_path / "other", "--export", shipped) == 0
-    assert "| PN, --dropout 0.2 " in (tmp_path / "runs" / "multi30k" / "table1.md").read_text()
+    lines = (tmp_path / "runs" / "multi30k" / "table1.md").read_text().splitlines()
+    cells = next(line for line in lines if "PN, --dropout 0.2" in line).strip("|").split("|")
+    # Beside the plain run of its own folder; the spread is that of the first.
+    assert [cell.strip("* ") for cell in cells[3:]] == ["4.60", "4.90", "-0.30", "0.23"]
     (shipped / "table1.md").unlink()
     assert report_only(tmp_path / "shipped") == 0  # they went with it
-    assert "| PN, --dropout 0.2 " in (shipped / "table1.md").read_text()
+    assert "| **PN, --dropout 0.2** " in (shipped / "table1.md").read_text()
 
 
 def test_stale_comparison_is_not_taken_for_another_translation(tmp_path, capsys):
