@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from html import escape
-from typing import List, Sequence, Union
+from typing import List, Optional, Sequence, Union
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Grid:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     strong: Sequence[int] = ()
+
+
+def number(value: Optional[float], decimals: int = 2, sign: bool = False) -> str:
+    """A number in a cell; an empty cell for none."""
+    return "" if value is None else f"{value:{'+' if sign else ''}.{decimals}f}"
 
 
 @dataclass(frozen=True)

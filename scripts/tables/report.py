@@ -2,13 +2,25 @@
 
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from scripts import train
 from scripts.tables import words
 from scripts.tables.catalogue import DATASETS, LABELS
 from scripts.tables.compare import SAMPLES
-from scripts.tables.document import Block, Code, Figure, Grid, Heading, Items, Paragraph, Plots, to_html, to_markdown
+from scripts.tables.document import (
+    Block,
+    Code,
+    Figure,
+    Grid,
+    Heading,
+    Items,
+    Paragraph,
+    Plots,
+    number,
+    to_html,
+    to_markdown,
+)
 from scripts.tables.export import public_variables, short_platform
 from scripts.tables.plot import Line, dots_plot, lines_plot
 from scripts.tables.progress import duration
@@ -59,11 +71,6 @@ def build(result: TableResult, folders: Sequence[Path]) -> List[Block]:
 def _introduction(result: TableResult) -> str:
     seeds = ", ".join(map(str, result.seeds))
     return f"{result.table.about} {'Seeds' if len(result.seeds) > 1 else 'Seed'} {seeds}."
-
-
-def number(value: Optional[float], decimals: int = 2, sign: bool = False) -> str:
-    """A number in a cell; an empty cell for none."""
-    return "" if value is None else f"{value:{'+' if sign else ''}.{decimals}f}"
 
 
 def _with_spread(values: Sequence[float], decimals: int = 2) -> str:

@@ -287,6 +287,23 @@ def test_shorter_tries_are_compared_with_the_plain_run_as_it_was_then(tmp_path):
     assert cells == ["PN, lr", "1", "540", f"{then:.2f}", f"{then:.2f}", "+0.00", ""]
 
 
+def test_seeds_of_other_lengths_are_each_compared_after_as_many_updates(tmp_path):
+    folder = tmp_path / "multi30k"
+    then = []
+    for seed, epochs in ((1, 4), (2, 20)):
+        plain = result("multi30k", "pn", seed, 41.0)
+        then.append(plain["curves"]["valid"][epochs - 1]["ppl"])
+        write_run(folder, plain)
+        run = result("multi30k", "pn", seed, None, variant="lr0.01", label="PN, lr")
+        run["curves"]["valid"] = run["curves"]["valid"][:epochs]
+        write_run(folder, {**run, "updates": 135 * epochs})
+    assert report_only(tmp_path) == 1  # incomplete
+    line = next(line for line in (folder / "table1.md").read_text().splitlines() if line.startswith("| PN, lr"))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    mean = sum(then) / 2
+    assert cells[1:6] == ["1, 2", "540, 2700", f"{mean:.2f}", f"{mean:.2f}", "+0.00"]
+
+
 def test_tries_stand_out_where_seeds_do_not_differ_as_much(tmp_path):
     folder = tmp_path / "multi30k"
     for norm, ppls in (("ln", (4.9, 4.9)), ("pn", (4.8, 5.0))):  # pooled standard deviation: 0.1
