@@ -59,9 +59,17 @@ def _interprets_triton() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@lru_cache(maxsize=None)
 def serving(kernel: str, device: str) -> Tuple[str, Tuple[torch.dtype, ...]]:
     """What serves input on a kind of device where a norm's setting is ``kernel``, and which types it takes."""
+    return _serving(kernel, device)
+
+
+if hasattr(torch, "compiler"):
+    serving = torch.compiler.assume_constant_result(serving)  # torch.compile would look inside
+
+
+@lru_cache(maxsize=None)
+def _serving(kernel: str, device: str) -> Tuple[str, Tuple[torch.dtype, ...]]:
     if device == "cpu" and kernel in ("auto", "cpp") and unusable("cpp") is None:
         return "cpp", CPP_TYPES
     on_triton = device == "cuda" or (device == "cpu" and kernel == "triton" and _interprets_triton())
