@@ -212,7 +212,7 @@ def record(args: argparse.Namespace, place: Place, calls: Sequence[Sequence[str]
 def mend(folder: Path) -> None:
     """Lets training go on from a whole checkpoint; the import takes seconds, so it is left out where there is none."""
     if next(folder.glob("checkpoint*.pt*"), None) is not None:
-        from powernorm_fairseq.resume import mend_last_checkpoint
+        from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import mend_last_checkpoint
 
         mend_last_checkpoint(folder, say)
 
