@@ -25,6 +25,8 @@ FIXES = (
     "bfloat16",
     "background_thread",
     "saved_statistics",
+    "ddp_on_cpu",
+    "heartbeat",
     "stop",
 )
 _installed: Set[str] = set()
