@@ -187,10 +187,11 @@ def evaluate(
     for metric in preset.metrics:
         bleu = scoring.score(metric, hypotheses, references, preset.lowercase, request["target_lang"])
         scores[metric] = {**bleu.as_json(), "text": bleu.text}
+    flags = train_recipe.parse_flags(command[2:])  # those after -- win
     return {
         "request": request,
-        "beam": preset.beam,
-        "lenpen": preset.lenpen,
+        "beam": int(flags["--beam"][0]),
+        "lenpen": float(flags["--lenpen"][0]),
         "sentences": len(references.lines),
         "scores": scores,
     }
