@@ -140,6 +140,7 @@ def _register() -> None:
 if COMPILES:
     PLAIN_OPERATORS = {}
     _register()
+    kernels.serving("auto", "cpu")  # loads the C++ operators
 
 
 def compiling() -> bool:
