@@ -2,8 +2,6 @@
 
 import logging
 import os
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -161,28 +159,3 @@ class StagedRun:
             if path.exists():
                 path.unlink()
         self._outdated = []
-
-
-def run_preprocess(folder: Path, texts: Dict[str, Path], workers: int, flags: Sequence[str]) -> str:
-    """Runs fairseq-preprocess; returns what it printed.
-
-    Args:
-        folder: where the results go.
-        texts: split -> its text, without the language for a pair.
-        workers: processes.
-        flags: further flags.
-    """
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--destdir", str(folder), "--workers", str(workers)]
-    for name, path in texts.items():
-        command += [f"--{name}pref", str(path)]
-    command += flags
-    logger.info("%s", " ".join(command))
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
-    if done.returncode:
-        last = (done.stdout.strip().splitlines() or ["no message"])[-1]
-        raise DataPrepError(f"fairseq-preprocess failed: {last}")
-    # fairseq finds data by this name; a log with the temporary path would only mislead
-    log = folder / "preprocess.log"
-    if log.exists():
-        log.unlink()
-    return done.stdout

@@ -5,6 +5,7 @@ wherever ``multi-bleu.perl`` must be met, and whatever the bytes are, valid UTF-
 """
 
 import gzip
+import re
 import sys
 import zlib
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Iterable, List, Optional, Tuple, Union
 BPE_KINDS = ("subword-nmt", "sentencepiece")
 SENTENCEPIECE_SPACE = "\u2581"
 _GZIP = b"\x1f\x8b"
+_BYTE = re.compile("<0x[0-9A-F]{2}>").fullmatch  # sentencepiece's piece for one byte
 
 
 class ScoringError(ValueError):
@@ -81,7 +83,13 @@ def remove_bpe(line: str, kind: str) -> str:
     if kind == "subword-nmt":
         return (line + " ").replace("@@ ", "").rstrip(" ")
     if kind == "sentencepiece":
-        return line.replace(" ", "").replace(SENTENCEPIECE_SPACE, " ").strip(" ")
+        if "<0x" not in line:
+            return line.replace(" ", "").replace(SENTENCEPIECE_SPACE, " ").strip(" ")
+        pieces = [
+            bytes([int(piece[3:5], 16)]) if _BYTE(piece) else piece.replace(SENTENCEPIECE_SPACE, " ").encode("utf-8")
+            for piece in line.split(" ")
+        ]
+        return b"".join(pieces).decode("utf-8", "replace").strip(" ")
     raise ValueError("bpe={!r} is not known; choose from {}".format(kind, ", ".join(BPE_KINDS)))
 
 

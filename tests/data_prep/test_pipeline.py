@@ -1,5 +1,6 @@
 """Whole recipes, on archives made here: results, faults, interruptions."""
 
+import io
 import json
 import os
 import random
@@ -7,15 +8,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import List
 
 import pytest
 
+from data_prep.clean import clean_pair
+from data_prep.corpora import main
 from data_prep.errors import DataPrepError
-from data_prep.pipeline import Options, Pipeline, main
+from data_prep.pipeline import Options, Pipeline
 from data_prep.recipes import iwslt14, multi30k, wmt14
+from data_prep.tokenizer import prepare_text
+from scoring import remove_bpe
 from tests.data_prep.corpora import (
     read_gz,
     sentences,
@@ -88,13 +94,57 @@ def test_wmt14_keeps_order_and_treats_test_otherwise(archives: Path, tmp_path: P
     assert not any("„" in line for line in lines(out / "tok/valid.de"))
 
 
-def test_wmt14_can_hold_out_every_hundredth_line(archives: Path, tmp_path: Path) -> None:
-    whole = prepare(wmt14("v9"), tmp_path / "whole", archives, until="tok")
-    held = prepare(wmt14("v9", valid_from_train=True), tmp_path / "held", archives, until="tok")
-    everything = lines(whole / "tok/train.en")
-    assert lines(held / "tok/valid.en") == everything[99::100]
-    del everything[99::100]
-    assert lines(held / "tok/train.en") == everything
+@pytest.mark.parametrize("recipe", ["fairseq", "fairseq-icml17"])
+def test_wmt14_as_fairseqs_script_prepares_it(recipe: str, archives: Path, tmp_path: Path) -> None:
+    """Step by step: tokenise, every 100th line is valid, learn on uncleaned text, apply, clean."""
+    learn_bpe, apply_bpe = (pytest.importorskip(f"subword_nmt.{name}_bpe") for name in ("learn", "apply"))
+    commentary = "v9" if recipe == "fairseq-icml17" else "v12"
+    train = {"en": [], "de": []}
+    for archive in ("europarl-v7", "commoncrawl", f"nc-{commentary}"):
+        with tarfile.open(str(archives / f"training-parallel-{archive}.tgz")) as tar:
+            for member in tar:
+                text = tar.extractfile(member).read().decode("utf-8")
+                lang = member.name[-2:]
+                train[lang] += prepare_text(text, lang, aggressive=True, normalize=True, printing=True)
+    out = prepare(wmt14(recipe), tmp_path / "out", archives, bpe_tokens=90, workers=2)
+    for lang, text in train.items():
+        assert lines(out / f"tok/valid.{lang}") == text[99::100]
+        assert lines(out / f"tok/train.{lang}") == [line for number, line in enumerate(text, 1) if number % 100]
+    codes = io.StringIO()
+    training = "".join(line + "\n" for lang in ("en", "de") for line in lines(out / f"tok/train.{lang}"))
+    learn_bpe.learn_bpe(io.StringIO(training), codes, 90)
+    assert (out / "bpe/codes").read_text(encoding="utf-8") == codes.getvalue()
+    codes.seek(0)
+    bpe = apply_bpe.BPE(codes)
+    for split in ("train", "valid", "test"):
+        sides = [[bpe.process_line(line) for line in lines(out / f"tok/{split}.{lang}")] for lang in ("en", "de")]
+        pairs = list(zip(*sides))
+        if split != "test":
+            pairs = [pair for pair in (clean_pair(*pair, 1, 250, 1.5) for pair in pairs) if pair]
+        assert [lines(out / f"bpe/{split}.{lang}") for lang in ("en", "de")] == [list(side) for side in zip(*pairs)]
+    assert len(lines(out / "bpe/train.de")) < len(lines(out / "tok/train.de"))
+    options = json.loads((out / "manifest.json").read_text())["options"]
+    assert options["clean_bpe"] == [1, 250, 1.5]
+    assert wmt14(recipe).bpe_tokens == 40_000
+
+
+def test_another_number_of_pairs_than_published_is_pointed_out(archives: Path, tmp_path: Path, caplog) -> None:
+    prepare(wmt14(), tmp_path / "out", archives, until="tok")
+    for name, count in (("europarl-v7", 1920209), ("commoncrawl", 2399123), ("v12", 270769), ("newstest2013", 3000)):
+        assert any(name in text and f"the published one has {count}" in text for text in caplog.messages)
+    shown = subprocess.run([str(ROOT / "data_prep/wmt14.sh"), "--help"], stdout=subprocess.PIPE, check=True).stdout
+    for count in (b"1,920,209", b"2,399,123", b"270,769", b"201,288", b"3,000", b"3,003"):
+        assert count in b" ".join(shown.split())
+
+
+def test_the_published_references_are_kept(archives: Path, tmp_path: Path) -> None:
+    out = prepare(wmt14(), tmp_path / "out", archives, until="tok")
+    assert lines(out / "ref/test.de")[0] == "es ist\u2019s \u2013 \u201eso\u201c"
+    assert lines(out / "tok/test.de")[0] == "es ist &apos; s \u2013 \u201e so \u201c"
+    assert len(lines(out / "ref/valid.en")) == 12 and not (out / "ref/train.en").exists()
+    out = prepare(iwslt14(), tmp_path / "iwslt", archives, until="tok")
+    assert lines(out / "ref/test.en")[0].startswith("TED.dev2010 it\u2019s &amp; ")
+    assert not (out / "ref/valid.en").exists()  # valid is held out of train
 
 
 def test_multi30k_is_normalised_and_lower_case(archives: Path, tmp_path: Path) -> None:
@@ -125,11 +175,13 @@ def test_the_number_of_workers_does_not_matter(archives: Path, tmp_path: Path, m
 
 def test_sentencepiece_in_place_of_bpe(archives: Path, tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
-    out = prepare(multi30k(), tmp_path / "out", archives, subwords="sentencepiece", bpe_tokens=120)
+    out = prepare(multi30k(), tmp_path / "out", archives, subwords="sentencepiece", bpe_tokens=340)
     for name in ("train.de", "test.en"):
-        joined = [line.replace(" ", "").replace("\u2581", " ").strip() for line in lines(out / "bpe" / name)]
-        assert joined == [line.strip() for line in lines(out / "tok" / name)]
-    assert (out / "bpe/codes").stat().st_size > 0
+        joined = [remove_bpe(line, "sentencepiece") for line in lines(out / "bpe" / name)]
+        assert joined == lines(out / "tok" / name)
+    text = (out / "tok/train.en").read_text(encoding="utf-8")
+    assert '"yes"' in text and "&quot;" not in text  # plain text, normalised as the recipe says, not tokens
+    assert json.loads((out / "manifest.json").read_text())["options"]["plain"]
 
 
 def test_binarised_by_fairseq_with_a_joined_dictionary(archives: Path, tmp_path: Path) -> None:
@@ -325,7 +377,7 @@ def test_killed_at_any_moment_a_second_run_completes_it(tmp_path: Path) -> None:
     write_multi30k(source, train=15_000)
     expected = snapshot(prepare(multi30k(), tmp_path / "expected", source, bpe_tokens=400))
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "data_prep.pipeline", "multi30k", "--out", str(out), "--from", str(source)]
+    command = [sys.executable, "-m", "data_prep", "multi30k", "--out", str(out), "--from", str(source)]
     command += ["--until", "bpe", "--bpe-tokens", "400", "--workers", "2"]
     start = time.monotonic()
     whole = [str(tmp_path / "whole") if word == str(out) else word for word in command]
