@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 from data_prep.download import Archive, download, verify
 from data_prep.errors import DataPrepError
 from data_prep.manifest import Manifest, package_versions
-from data_prep.parallel import WorkerPool
+from data_prep.parallel import WorkerPool, kept_from_workers
 
 logger = logging.getLogger("data_prep")
 
@@ -99,9 +99,12 @@ class StagedRun:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except ImportError:
                 pass
-            except OSError:
+            except BlockingIOError:
                 raise DataPrepError(f"another run is at work in {self.out}") from None
-            yield
+            except OSError as error:
+                logger.warning("%s: no locks here (%s), so see to it that no second run begins", self.out, error)
+            with kept_from_workers(handle):
+                yield
         finally:
             os.close(handle)
             if created and not any(self.out.iterdir()):
