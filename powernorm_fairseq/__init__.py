@@ -1,14 +1,68 @@
-"""PowerNorm and its rivals for fairseq; importing the package registers its models where fairseq is installed.
+"""PowerNorm and its rivals: plain torch layers in ``norms``, and a plugin for fairseq.
 
-It also makes fairseq's checkpoints safe: loaded without running code from them, written so that no fault leaves half of
-one behind, and resumed to the very run that was stopped.
+Importing the package imports neither torch nor fairseq and changes nothing in them. Its models are registered when
+fairseq loads the plugin (``--user-dir``), or at once where fairseq is loaded already. ``fairseq_fixes`` mends fairseq
+only when fairseq loads the plugin.
 """
 
-import importlib.util
+import importlib
+import os
+import pkgutil
+import sys
+from typing import Any, List
 
-if importlib.util.find_spec("fairseq") is not None:
-    from powernorm_fairseq import models, resume, safe_load, safe_save  # noqa: F401
+NAME = "powernorm_fairseq"
 
-    safe_load.allow_fairseq_checkpoints()
-    safe_save.install()
-    resume.install()
+
+class _Folder(list):
+    """The package's ``__path__``; where fairseq finds the package imported, it asks this whether it is the plugin."""
+
+    def __contains__(self, folder: Any) -> bool:
+        ours = any(_same(folder, each) for each in self)
+        if ours and _loaded_by_fairseq(self):
+            _load_plugin()
+        return ours
+
+
+def _same(folder: Any, other: str) -> bool:
+    return os.path.realpath(str(folder)) == os.path.realpath(other)
+
+
+def _loaded_by_fairseq(folders: List[str]) -> bool:
+    """Whether ``--user-dir`` names this package: fairseq notes the folder of a plugin before it imports it."""
+    utils = sys.modules.get("fairseq.utils")
+    noted = getattr(getattr(utils, "import_user_module", None), "memo", ())
+    return any(_same(folder, each) for folder in noted for each in folders)
+
+
+def _register_models() -> None:
+    """Imports all that fairseq would import of the plugin."""
+    models = importlib.import_module(NAME + ".models")
+    for module in pkgutil.iter_modules(list(models.__path__)):
+        importlib.import_module("{}.models.{}".format(NAME, module.name))
+
+
+def _load_plugin() -> None:
+    """Registers the models and mends fairseq; repeating the call changes nothing."""
+    _register_models()
+    importlib.import_module(NAME + ".fairseq_fixes").install()
+
+
+def _stand_for_the_package(name: str) -> None:
+    """Makes the import of a link to this folder by another name the import of the package, which registers once."""
+    if NAME not in sys.modules:
+        sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+    importlib.import_module(NAME)
+    _load_plugin()
+    for module in [each for each in sys.modules if each == NAME or each.startswith(NAME + ".")]:
+        sys.modules[name + module[len(NAME) :]] = sys.modules[module]
+
+
+if __name__ != NAME:
+    _stand_for_the_package(__name__)
+else:
+    __path__ = _Folder(__path__)
+    if _loaded_by_fairseq(__path__):
+        _load_plugin()
+    elif "fairseq" in sys.modules:
+        _register_models()

@@ -3,4 +3,4 @@
 import os
 
 if __name__ == "__main__":
-    print(os.path.dirname(os.path.abspath(__file__)))
+    print(os.path.dirname(os.path.realpath(__file__)))

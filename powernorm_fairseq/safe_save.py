@@ -1,9 +1,6 @@
 """Files written so that no fault leaves half of one behind under the name that matters.
 
-A file is written under a temporary name, flushed to the disk and renamed. fairseq does so for the first name of a
-checkpoint but not for its copies (``checkpoint_best.pt``, ``checkpoint_last.pt``), and when writing fails it tries
-again behind what is already there: the file then has its final name and cannot be read. :func:`install` puts the
-functions of this module in the place of the two that are at fault.
+A file is written under a temporary name, flushed to the disk and renamed.
 """
 
 import contextlib
@@ -77,35 +74,6 @@ def copy_file(source: Union[str, Path], target: Union[str, Path]) -> None:
                 raise _Failure(source.stat().st_size) from error
 
     _insist(write, target)
-
-
-def install() -> None:
-    """Makes fairseq save and copy with this module; repeating the call changes nothing.
-
-    A patch, because fairseq asks nobody how to write: it offers handlers for remote paths only, through iopath.
-    """
-    from fairseq import checkpoint_utils
-    from fairseq.file_io import PathManager
-
-    fairseq_save, fairseq_copy = checkpoint_utils.torch_persistent_save, PathManager.copy
-    if getattr(fairseq_save, "writes_aside", False):
-        return
-
-    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
-        if async_write or not PathManager.supports_rename(filename):
-            fairseq_save(obj, filename, async_write)
-        else:
-            save_file(obj, filename)
-
-    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> bool:
-        if not overwrite or any(PathManager.path_requires_pathmanager(path) for path in (src_path, dst_path)):
-            return fairseq_copy(src_path, dst_path, overwrite)
-        copy_file(src_path, dst_path)
-        return True
-
-    torch_persistent_save.writes_aside = True
-    checkpoint_utils.torch_persistent_save = torch_persistent_save
-    PathManager.copy = staticmethod(copy)
 
 
 class _Failure(OSError):

@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import mend_last_checkpoint
 from powernorm_fairseq.norms import norm_names
-from powernorm_fairseq.resume import mend_last_checkpoint
 
 TOP = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent

@@ -204,10 +204,11 @@ def evaluate(
     for metric in preset.metrics:
         score = scorer.score(metric, hypotheses)
         scores[metric] = {**score.as_json(), "text": score.text}
+    flags = train_recipe.parse_flags(command[2:])  # those after -- win
     return {
         "request": request,
-        "beam": preset.beam,
-        "lenpen": preset.lenpen,
+        "beam": int(flags["--beam"][0]),
+        "lenpen": float(flags["--lenpen"][0]),
         "sentences": len(prepared[0].lines),
         "scores": scores,
     }

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts import train_checks, train_ranks, train_recipe
+from scripts import train_batches, train_checks, train_ranks, train_recipe
 from scripts.train_checks import TrainError
 from scripts.train_ranks import STOPPED, Place, say
 
@@ -29,6 +29,8 @@ VARIABLES = re.compile(
     r"(CUDA|NCCL|GLOO|SLURM|OMP|MKL|MALLOC|POWERNORM|TORCH|PYTORCH|PYTHON|MASTER)_"
     r"|((NODE_|LOCAL_)?RANK|WORLD_SIZE|NNODES|LD_PRELOAD)$"
 )
+PRECISIONS = ("fp32", "fp16", "bf16")
+HALF = {"--fp16": "fp16", "--memory-efficient-fp16": "fp16", "--bf16": "bf16", "--memory-efficient-bf16": "bf16"}
 SECRETS = re.compile(r"TOKEN|JWT|KEY|SECRET|PASS", re.IGNORECASE)
 
 
@@ -46,8 +48,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
     parser.add_argument("--save-dir", required=True, type=Path, metavar="DIR", help="checkpoints, logs and records")
     parser.add_argument("--nproc", type=int, metavar="N", help="processes on this machine; by default one for each GPU")
+    parser.add_argument("--precision", choices=PRECISIONS, metavar="P", help="{} (default: fp32, as the authors' "
+                        "scripts)".format(", ".join(PRECISIONS)))  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of weights, dropout and data order")
     parser.add_argument("--tensorboard", action="store_true", help="write curves to DIR/tensorboard")
+    parser.add_argument("--save-minutes", type=float, default=15, metavar="M", help="minutes after a checkpoint at "
+                        "which the next one is due, also within an epoch; 0: only as the recipe says")  # fmt: skip
+    parser.add_argument("--hang-minutes", type=float, default=30, metavar="M", help="minutes without progress after "
+                        "which the training is ended; 0: never")  # fmt: skip
+    parser.add_argument("--restart", action="store_true", help="start anew; what is there moves to DIR/before-N")
     parser.add_argument("--dry-run", action="store_true", help="check everything and print the calls of fairseq-train")
     return parser
 
@@ -68,6 +77,14 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         args.extra = train_recipe.parse_flags(extra)
     except ValueError as error:
         raise TrainError(str(error)) from None
+    for name in ("save_minutes", "hang_minutes"):
+        if not 0 <= getattr(args, name) < float("inf"):
+            flag = "--" + name.replace("_", "-")
+            raise TrainError("{} {} is no number of minutes".format(flag, getattr(args, name)))
+    half = [flag for flag in HALF if flag in args.extra]
+    if half and args.precision not in (None, HALF[half[0]]):
+        raise TrainError("--precision {} and {} after -- contradict each other".format(args.precision, half[0]))
+    args.precision = args.precision or (HALF[half[0]] if half else "fp32")
     ours = [flag for flag in ("--save-dir", "--seed", "--user-dir", "--encoder-norm", "--norm") if flag in args.extra]
     if ours:
         raise TrainError("{} cannot come after --; train.sh sets it itself".format(ours[0]))
@@ -87,13 +104,24 @@ def fairseq_train() -> str:
 
 def all_flags(args: argparse.Namespace, place: Place) -> train_recipe.Flags:
     """What fairseq-train is told on every rank: the recipe, this command's own flags, and the user's."""
-    flags = train_recipe.recipe(args.preset, args.norm, place.world)
+    divided = not {"--max-tokens", "--update-freq"} & set(args.extra)  # the user did not divide it
+    before = train_checks.began_with(args.save_dir) if divided and not args.restart else None
+    began = (before or {}).get("batch", {}).get("tokens")
+    flags = train_recipe.recipe(args.preset, args.norm, place.world, began)
     flags["--seed"] = [str(args.seed)]
     flags["--save-dir"] = [str(args.save_dir)]
     if args.tensorboard:
         flags["--tensorboard-logdir"] = [str(args.save_dir / "tensorboard")]
-    flags.update(args.extra)
-    return flags
+    if args.precision != "fp32" and not any(flag in args.extra for flag in HALF):
+        flags["--" + args.precision] = []
+    return train_recipe.merge(args.preset, args.norm, flags, args.extra)
+
+
+def warnings(args: argparse.Namespace, place: Place, flags: train_recipe.Flags) -> List[str]:
+    """What of the recipe cannot be kept on so many processes."""
+    usual = train_recipe.usual_processes(args.preset)
+    tokens = int(train_recipe.recipe(args.preset, args.norm, usual)["--max-tokens"][0])
+    return train_batches.warnings(flags, tokens, usual, place.world, args.extra)
 
 
 def commands(args: argparse.Namespace, place: Place, flags: train_recipe.Flags) -> List[List[str]]:
@@ -190,15 +218,22 @@ def length(flags: train_recipe.Flags) -> train_recipe.Flags:
     return {flag: flags[flag] for flag in ("--max-update", "--max-epoch", "--patience") if flag in flags}
 
 
-def child_environment(place: Place) -> Dict[str, str]:
+def child_environment(place: Place, save_minutes: float) -> Dict[str, str]:
     """The environment of fairseq-train: the cores divided among the processes, unless the user divided them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = int(os.environ.get("SLURM_CPUS_PER_TASK") or cores) // place.local
     ours = {"OMP_NUM_THREADS": str(max(1, threads)), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
+    ours["POWERNORM_SAVE_MINUTES"] = str(save_minutes)
     return {**ours, **os.environ}
 
 
-def record(args: argparse.Namespace, place: Place, calls: Sequence[Sequence[str]], experiment: Dict[str, Any]) -> None:
+def record(
+    args: argparse.Namespace,
+    place: Place,
+    calls: Sequence[Sequence[str]],
+    experiment: Dict[str, Any],
+    sentences: Sequence[str],
+) -> None:
     """Writes beside the log what is being run, where, and by whom."""
     own = [str(ROOT / "scripts" / "train.sh"), *args.argv]
     lines = ["# in {}".format(os.getcwd())] + [" ".join(map(shlex.quote, call)) for call in ([own, *calls])]
@@ -207,12 +242,13 @@ def record(args: argparse.Namespace, place: Place, calls: Sequence[Sequence[str]
     write(args.save_dir / train_checks.EXPERIMENT, experiment)
     with open(str(args.save_dir / train_ranks.LOG), "a", encoding="utf-8") as log:
         log.write("train: {} {}\n".format(time.strftime("%Y-%m-%d %H:%M:%S"), lines[1]))
+        log.writelines("train: {}\n".format(sentence) for sentence in sentences)
 
 
 def mend(folder: Path) -> None:
     """Lets training go on from a whole checkpoint; the import takes seconds, so it is left out where there is none."""
     if next(folder.glob("checkpoint*.pt*"), None) is not None:
-        from powernorm_fairseq.resume import mend_last_checkpoint
+        from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import mend_last_checkpoint
 
         mend_last_checkpoint(folder, say)
 
@@ -221,33 +257,45 @@ def run(args: argparse.Namespace) -> int:
     """Checks, records and trains; returns the exit status."""
     signals = [] if args.dry_run else train_ranks.note_signals()
     gpus = 0 if "--cpu" in args.extra else train_ranks.count_gpus()
-    place = train_ranks.find_place(args.nproc, gpus, os.environ)
+    place = train_ranks.find_place(args.nproc, gpus, os.environ, str(args.save_dir))
+    if args.restart and int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
+        args.restart = False
+        say("--restart was done when the job began; it goes on")
     flags = all_flags(args, place)
+    train_checks.check_precision(args.precision, gpus)
+    train_checks.check_backend(flags)
     train_checks.data_files(args.data, flags)
     train_checks.check_dictionaries(args.data, flags)
     calls = commands(args, place, flags)
     experiment = train_checks.describe(args.preset, args.norm, args.seed, args.data, flags, args.extra)
+    experiment.update(batch=train_batches.describe(flags, place.world), precision=args.precision)
+    sentences = warnings(args, place, flags)
     if place.first == 0:
-        train_checks.check_save_dir(args.save_dir, experiment)
+        if not args.restart:
+            train_checks.check_save_dir(args.save_dir, experiment)
         train_checks.check_disk(args.save_dir, args.data, flags)
+        for sentence in sentences:
+            say(sentence)
     if args.dry_run:
         print("\n".join(" ".join(map(shlex.quote, call)) for call in calls))
         return 0
-    if finished_before(args, flags):
+    if finished_before(args, flags) and not args.restart:
         say("{} is finished".format(args.save_dir))
         return 0
     args.save_dir.mkdir(parents=True, exist_ok=True)
-    ranks = train_ranks.Ranks(args.save_dir, place.first, signals)
+    ranks = train_ranks.Ranks(args.save_dir, place.first, signals, 60 * args.hang_minutes)
+    env = child_environment(place, args.save_minutes)
     if place.first != 0:
-        return ranks.run(calls, child_environment(place))
+        return ranks.run(calls, env)
     held = train_checks.lock(args.save_dir)
+    make_room(args, experiment)
     status = {"state": "running", "flags": length(flags), "host": socket.gethostname(), "pid": os.getpid()}
     status["peak_memory"] = peak = _peak_before(args.save_dir)
     try:
-        record(args, place, calls, experiment)
+        record(args, place, calls, experiment, sentences)
         mend(args.save_dir)
         write(args.save_dir / STATUS, status)
-        code = ranks.run(calls, child_environment(place))
+        code = ranks.run(calls, env)
         status["state"] = "stopped" if code == STOPPED else "finished"
     except TrainError as error:
         status.update(state="failed", reason=str(error))
@@ -258,6 +306,22 @@ def run(args: argparse.Namespace) -> int:
         held.close()
     say("{}; the same command goes on".format(status["state"]) if code else "finished: {}".format(args.save_dir))
     return code
+
+
+def make_room(args: argparse.Namespace, experiment: Dict[str, Any]) -> None:
+    """Moves aside what is in the way: all with --restart, else the records of another try that never saved."""
+    file = args.save_dir / train_checks.EXPERIMENT
+    if not args.restart:
+        if train_checks.has_checkpoint(args.save_dir) or not file.exists():
+            return
+        try:
+            if json.loads(file.read_text(encoding="utf-8")) == experiment:
+                return
+        except ValueError:
+            pass
+    aside = train_checks.set_aside(args.save_dir)
+    if aside is not None:
+        say("what was in {} is in {} now".format(args.save_dir, aside))
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -107,25 +107,83 @@ def describe(preset: str, norm: str, seed: int, data: str, flags: Flags, extra: 
 
 
 def check_save_dir(folder: Path, experiment: Dict[str, Any]) -> None:
-    """Refuses a folder with something else in it."""
+    """Refuses a folder with something else in it; a folder is nobody's before its first checkpoint."""
     if folder.exists() and not folder.is_dir():
         raise TrainError("--save-dir {} is no folder".format(folder))
-    file = folder / EXPERIMENT
-    if not file.exists():
-        if next(folder.glob("checkpoint*.pt"), None) is not None:
-            raise TrainError(
-                "{} holds checkpoints that train.sh did not write; choose another --save-dir".format(folder)
-            )
+    if not has_checkpoint(folder):
         return
+    before = began_with(folder)
+    if before is None:
+        raise TrainError("{} holds checkpoints that train.sh did not write; choose another --save-dir".format(folder))
+    for key, now in experiment.items():
+        if key in before and before[key] != now:
+            raise TrainError("{}; choose another --save-dir".format(_difference(folder, key, before[key], now)))
+
+
+def _difference(folder: Path, key: str, before: Any, now: Any) -> str:
+    if key == "batch":
+        if before["statistics"] != now["statistics"]:
+            return "{} is the folder of an experiment with statistics over {} tokens, not {}".format(
+                folder, before["statistics"], now["statistics"]
+            )
+        return "{} is the folder of an experiment with batches of {} tokens, not {}".format(
+            folder, before["tokens"], now["tokens"]
+        )
+    shown = "" if key in ("data", "dictionaries") else " ({}, not {})".format(before, now)
+    return "{} is the folder of an experiment with other {}{}".format(folder, key, shown)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a training has saved something there."""
+    return next(folder.glob("checkpoint*.pt"), None) is not None
+
+
+def began_with(folder: Path) -> Optional[Dict[str, Any]]:
+    """What train.sh noted of the experiment in a folder that has checkpoints; None if it noted nothing."""
+    file = folder / EXPERIMENT
+    if not has_checkpoint(folder) or not file.exists():
+        return None
     try:
-        before = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         raise TrainError("{} cannot be read; choose another --save-dir, or remove it".format(file)) from None
-    for key, now in experiment.items():
-        if before.get(key) != now:
-            shown = "" if key in ("data", "dictionaries") else " ({}, not {})".format(before.get(key), now)
-            other = "{} is the folder of an experiment with other {}{}".format(folder, key, shown)
-            raise TrainError(other + "; choose another --save-dir")
+
+
+def set_aside(folder: Path) -> Optional[Path]:
+    """Moves what an earlier training left in a folder into one of its own there; None if there was nothing."""
+    old = [file for file in folder.iterdir() if file.name != "lock" and not file.name.startswith(("before-", "slurm"))]
+    if not old:
+        return None
+    number = 1
+    while (folder / "before-{}".format(number)).exists():
+        number += 1
+    aside = folder / "before-{}".format(number)
+    aside.mkdir()
+    for file in sorted(old, key=lambda file: file.name == EXPERIMENT):  # last: until then, the folder is the old one's
+        file.rename(aside / file.name)
+    return aside
+
+
+def check_precision(precision: str, gpus: int) -> None:
+    """Refuses what the machine cannot do."""
+    if precision == "fp16" and gpus == 0:
+        raise TrainError("--precision fp16 needs a GPU, and there is none; choose fp32 or bf16")
+    if precision == "bf16" and gpus > 0:
+        import torch
+
+        if not torch.cuda.is_bf16_supported():
+            raise TrainError(
+                "--precision bf16 needs a GPU with bfloat16 (A100 or later), which {} is not; choose fp32 or "
+                "fp16".format(torch.cuda.get_device_name())
+            )
+
+
+def check_backend(flags: Flags) -> None:
+    """Refuses what would give all processes the statistics of the first one."""
+    if "--broadcast-buffers" in flags:
+        raise TrainError(
+            "--broadcast-buffers would replace each process's running statistics by the first one's; leave it out"
+        )
 
 
 def check_disk(folder: Path, data: str, flags: Flags) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Dict, List, Mapping, Optional, Sequence
@@ -54,7 +55,7 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def find_place(nproc: Optional[int], gpus: int, env: Mapping[str, str]) -> Place:
+def find_place(nproc: Optional[int], gpus: int, env: Mapping[str, str], name: str = "") -> Place:
     """Reads from the environment which part of a training this command is.
 
     ============================================  ================================================================
@@ -69,15 +70,22 @@ def find_place(nproc: Optional[int], gpus: int, env: Mapping[str, str]) -> Place
         nproc: processes here, if the user says so.
         gpus: GPUs here.
         env: the environment.
+        name: of the training; two at a time on one machine have different ones.
     """
     if all(name in env for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        if nproc is not None:
+            raise TrainError(
+                "--nproc {} does not go with RANK={} and WORLD_SIZE={}, which make this command one process of a "
+                "larger training; leave it out, or unset them".format(nproc, env["RANK"], env["WORLD_SIZE"])
+            )
         rank, world, local_rank = int(env["RANK"]), int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", "0"))
         return _place(world, rank, 1, gpus, local_rank % max(gpus, 1), _master(env))
     if "SLURM_STEP_NUM_TASKS" in env:
         tasks, machines = int(env["SLURM_STEP_NUM_TASKS"]), int(env.get("SLURM_STEP_NUM_NODES", "1"))
         local = nproc or (max(gpus, 1) if tasks == machines else 1)
         local_task = int(env.get("SLURM_LOCALID", "0"))
-        address = "{}:{}".format(_slurm_host(env, machines), _slurm_port(env)) if tasks * local > 1 else None
+        port = _slurm_port(env, name) if tasks > 1 else _free_port()
+        address = "{}:{}".format(_slurm_host(env, machines), port) if tasks * local > 1 else None
         device = local_task * local % max(gpus, 1)
         return _place(tasks * local, int(env["SLURM_PROCID"]) * local, local, gpus, device, address)
     local = nproc or max(gpus, 1)
@@ -107,9 +115,10 @@ def _slurm_host(env: Mapping[str, str], machines: int) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode().split()[0]
 
 
-def _slurm_port(env: Mapping[str, str]) -> int:
-    """A port that all tasks of a job agree on, that other jobs do not use, and that is in no one's way."""
-    return 10000 + (int(env["SLURM_JOB_ID"]) * 16 + int(env.get("SLURM_STEP_ID", "0")) % 16) % 22000
+def _slurm_port(env: Mapping[str, str], name: str) -> int:
+    """A port that all tasks of a step agree on, that other trainings do not use, and that is in no one's way."""
+    words = [env["SLURM_JOB_ID"], env.get("SLURM_STEP_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), name]
+    return 10000 + zlib.crc32(" ".join(words).encode("utf-8")) % 22000
 
 
 def _free_port() -> int:
@@ -119,10 +128,11 @@ def _free_port() -> int:
 
 
 def note_signals() -> List[int]:
-    """From now on, SIGUSR1, SIGTERM and SIGINT do no more than append their number to the list that is returned."""
+    """From now on, the signals that ask for an end do no more than append their number to the list that is returned."""
     noted: List[int] = []
-    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, frame: noted.append(received))
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: a lost connection is none
+            signal.signal(number, lambda received, frame: noted.append(received))
     return noted
 
 
@@ -130,20 +140,22 @@ class Ranks:
     """The processes of a training on this machine.
 
     A signal asks for a checkpoint and an end, by a file that the plugin looks for in each process
-    (``powernorm_fairseq/stop_signal.py``); a second SIGINT ends them at once.
+    (``powernorm_fairseq/fairseq_fixes/stop.py``); a second SIGINT ends them at once.
 
     Args:
         folder: of the training.
         first: rank of the first process here.
         signals: those that came, from :func:`note_signals`.
+        patience: seconds without progress after which the processes are ended; 0 for never.
     """
 
-    def __init__(self, folder: Path, first: int, signals: List[int]) -> None:
+    def __init__(self, folder: Path, first: int, signals: List[int], patience: float = 0) -> None:
         self.folder = folder
         self.first = first
         self.stop_file = folder / "stop-{}".format(first)
         self.heeded = folder / "stop-{}.heeded".format(first)
         self.signals = signals
+        self.patience = patience
         self.processes: List["subprocess.Popen[bytes]"] = []
         self.copier: Optional[threading.Thread] = None
 
@@ -152,17 +164,22 @@ class Ranks:
         rank = self.first + index
         return self.folder / (LOG if rank == 0 else "rank-{}.log".format(rank))
 
+    def heartbeat(self, index: int) -> Path:
+        """The file that a process touches with every batch (``powernorm_fairseq/fairseq_fixes/heartbeat.py``)."""
+        return self.folder / "heartbeat-{}".format(self.first + index)
+
     def run(self, commands: Sequence[Sequence[str]], env: Dict[str, str]) -> int:
         """Runs one process for each command; returns 0 or STOPPED, and raises if a process fails."""
-        self._forget_stop()
+        self._forget(len(commands))
         try:
             for index, command in enumerate(commands):
-                self._start(index, command, {**env, "POWERNORM_STOP_FILE": str(self.stop_file)})
+                files = {"POWERNORM_STOP_FILE": self.stop_file, "POWERNORM_HEARTBEAT": self.heartbeat(index)}
+                self._start(index, command, {**env, **{name: str(file) for name, file in files.items()}})
             self._watch()
             return STOPPED if self.heeded.exists() else 0
         finally:
             self._kill()
-            self._forget_stop()
+            self._forget(len(commands))
 
     def _start(self, index: int, command: Sequence[str], env: Dict[str, str]) -> None:
         log = open(str(self.log(index)), "ab")
@@ -195,6 +212,7 @@ class Ranks:
             if self.signals.count(signal.SIGINT) > 1:
                 raise TrainError("stopped at once; the same command goes on from the last checkpoint")
             self._check()
+            self._check_progress()
             if first_end is None and any(process.poll() == 0 for process in self.processes):
                 first_end = time.monotonic()
             if first_end is not None and time.monotonic() - first_end > PATIENCE:
@@ -217,6 +235,20 @@ class Ranks:
         others = "; the other processes were stopped" if len(self.processes) > 1 else ""
         raise TrainError("rank {} {}{}; its output is in {}".format(rank, how, others, self.log(index)))
 
+    def _check_progress(self) -> None:
+        """Raises if all processes have stood still for too long; before the first batch there is no telling."""
+        if self.patience <= 0 or not all(self.heartbeat(index).exists() for index in range(len(self.processes))):
+            return
+        beats = [self.heartbeat(index).stat().st_mtime for index in range(len(self.processes))]
+        if time.time() - max(beats) < self.patience:
+            return
+        stopped = [self.first + index for index, process in enumerate(self.processes) if _is_stopped(process.pid)]
+        which = "rank {} is stopped, and ".format(stopped[0]) if stopped else ""
+        raise TrainError(
+            "{}no process has made progress for {:.0f} s; all were ended, and the same command goes on from the last "
+            "checkpoint".format(which, self.patience)
+        )
+
     def _kill(self) -> None:
         """Ends what still runs, with all children."""
         for process in self.processes:
@@ -228,8 +260,8 @@ class Ranks:
         if self.copier is not None:
             self.copier.join(timeout=5)
 
-    def _forget_stop(self) -> None:
-        for file in (self.stop_file, self.heeded):
+    def _forget(self, count: int) -> None:
+        for file in (self.stop_file, self.heeded, *map(self.heartbeat, range(count))):
             if file.exists():
                 file.unlink()
 
@@ -242,13 +274,25 @@ def peak_memory() -> int:
 
 def say(text: str) -> None:
     """A line of progress."""
-    print("train: " + text, file=sys.stderr, flush=True)
+    try:
+        print("train: " + text, file=sys.stderr, flush=True)
+    except OSError:  # the terminal is gone; the training is not
+        pass
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process was stopped (SIGSTOP), where /proc tells."""
+    try:
+        return Path("/proc/{}/stat".format(pid)).read_text().rsplit(")", 1)[1].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
 
 
 def _protect() -> None:
     """In a new process: what is sent to a whole job must not end it, but the end of its starter must."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

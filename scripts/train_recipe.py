@@ -1,13 +1,15 @@
 """The recipes of ``configs/`` as flags of ``fairseq-train``."""
 
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from scripts import train_batches
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 TRANSLATION = ("iwslt14", "wmt14", "multi30k", "demo")
 LANGUAGE_MODELS = ("ptb", "wikitext103", "lm_tiny")
 PRESETS = TRANSLATION + LANGUAGE_MODELS
-# How many processes a recipe's tokens are for; on fewer, gradients are accumulated, on more, batches are divided.
+# How many processes a recipe's tokens are for, where that is not one.
 PROCESSES = {"wmt14": 128}
 # The flag that chooses an implementation, by the part of the configuration that holds its settings.
 CHOICES = {
@@ -42,36 +44,66 @@ def compose(preset: str, norm: str) -> Dict[str, Any]:
     return OmegaConf.to_container(whole)
 
 
-def recipe(preset: str, norm: str, processes: int) -> Flags:
-    """The flags of an experiment on so many processes.
+def parts(preset: str, norm: str) -> Dict[str, Flags]:
+    """The flags of an experiment by the part of the configuration that they come from."""
+    found: Dict[str, Flags] = {}
+    for part, settings in compose(preset, norm).items():
+        if part == "hydra":
+            continue
+        found[part] = {}
+        for name, value in settings.items():
+            if name in ("data", "user_dir") or value is None or value is False:
+                continue
+            flag = CHOICES[part] if name == "_name" else "--" + name.replace("_", "-")
+            found[part][flag] = [] if value is True else [_text(value)]
+    return found
 
-    The learning rate fits a number of tokens in an update, so that number stays what it is in the recipe.
+
+def recipe(preset: str, norm: str, processes: int, began: Optional[int] = None) -> Flags:
+    """The flags of an experiment on so many processes; :mod:`scripts.train_batches` says how they share an update.
 
     Args:
         preset: the experiment.
         norm: the encoder's norm; a language model's.
         processes: how many take part in the training, over all machines.
+        began: tokens in a batch of each process with which a training began that now goes on.
 
     Returns:
         Flag -> its values, in the order of the configuration.
     """
     flags: Flags = {}
-    for group, settings in compose(preset, norm).items():
-        if group == "hydra":
-            continue
-        for name, value in settings.items():
-            if name == "data" or value is None or value is False:
-                continue
-            flag = CHOICES[group] if name == "_name" else "--" + name.replace("_", "-")
-            flags[flag] = [] if value is True else [_text(value)]
-    del flags["--user-dir"]
-    usual = PROCESSES.get(preset, 1)
-    if processes <= usual:
-        flags["--update-freq"] = [str(max(1, round(usual / processes)))]
-    else:
-        flags["--max-tokens"] = [str(int(flags["--max-tokens"][0]) * usual // processes)]
-    flags["--log-format"] = ["json"]  # what status.py and other programs read
+    for own in parts(preset, norm).values():
+        flags.update(own)
+    tokens, frequency = train_batches.divide(int(flags["--max-tokens"][0]), usual_processes(preset), processes, began)
+    flags["--max-tokens"], flags["--update-freq"] = [str(tokens)], [str(frequency)]
+    flags["--log-format"] = ["json"]  # what other programs read
     return flags
+
+
+def usual_processes(preset: str) -> int:
+    """How many processes a recipe is for."""
+    return PROCESSES.get(preset, 1)
+
+
+def merge(preset: str, norm: str, flags: Flags, extra: Flags) -> Flags:
+    """The flags of a recipe with those of the user, which win.
+
+    A switch of the recipe is taken back by its name with ``no`` in front (``--no-share-all-embeddings``). Another
+    criterion, optimizer or scheduler comes without the settings of the recipe's.
+    """
+    merged = dict(flags)
+    for part in ("criterion", "optimizer", "lr_scheduler"):
+        choice = CHOICES[part]
+        if choice in extra and extra[choice] != flags.get(choice):
+            for flag in parts(preset, norm).get(part, {}):
+                merged.pop(flag, None)
+    for flag, values in extra.items():
+        switch = "--" + flag[len("--no-") :]
+        if flag.startswith("--no-") and not values and flags.get(switch) == []:
+            merged.pop(switch, None)
+        else:
+            merged[flag] = values
+    return merged
 
 
 def _text(value: Any) -> str:

@@ -11,7 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from powernorm_fairseq.diagnostics import metrics
 from powernorm_fairseq.norms import BatchStatisticsNorm, functional
-from powernorm_fairseq.norms.step import in_backward, loss_scale, step_counts
+from powernorm_fairseq.norms.replay import in_backward
+from powernorm_fairseq.norms.training_step import loss_scale, step_counts
 
 Numbers = Dict[str, float]
 CHOOSING_DEVICES = ("cpu",)  # where leaving rows out is cheaper than masking them
@@ -141,6 +142,7 @@ class _Step(NamedTuple):
     gamma_psi: Tensor
     numbers: Dict[str, Tensor]
     psi2: Optional[Tensor]  # PN: squared divisor of the forward
+    loss_scale: Optional[Tensor]
 
 
 class _Average:
@@ -222,7 +224,9 @@ class _Probe:
             if kept._version != version:
                 raise RuntimeError(f"the input of {self.name} was changed in place; its gradients cannot be measured")
             norm, batch = self.norm, self._batch(kept, mask)
-            all_grad = self._as_rows(grad).to(batch.x.dtype) / loss_scale()
+            all_grad = self._as_rows(grad).to(batch.x.dtype)
+            if step.loss_scale is not None:
+                all_grad = all_grad / step.loss_scale
             grad, _ = _without_padding(all_grad, mask)
             self.gradients = metrics.gradient_norms(batch, grad, norm.weight, norm.eps)
             if step.psi2 is None:
@@ -249,7 +253,7 @@ class _Probe:
             numbers.update(nu_norm=metrics.average_norm(nu), nu_max=nu.abs().max())
             own = norm.num_updates + 1 <= norm.warmup_updates
             psi2 = torch.where(own, batch.psi2, norm.running_psi2.to(batch.psi2.dtype))
-        return _Step(gamma_psi, numbers, psi2)
+        return _Step(gamma_psi, numbers, psi2, loss_scale(batch.x.device))
 
     def _evaluate(self, batch: metrics.BatchStatistics) -> None:
         mean, var, psi2, eps = self._running("mean"), self._running("var"), self._running("psi2"), self.norm.eps
@@ -297,7 +301,7 @@ class _Probe:
         if rows.dtype in (torch.float16, torch.bfloat16):
             rows = rows.float()
         groups = getattr(self.norm, "scale_groups", 0)
-        return functional.layer_scale(rows, groups, self.norm.eps) if groups > 0 else rows
+        return functional.layer_scale(rows, groups, self.norm.eps)[0]
 
     def _as_rows(self, x: Tensor) -> Tensor:
         """N x C; torch's norms have the features in the second dimension."""

@@ -6,14 +6,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Dict, Optional, Type
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from omegaconf import OmegaConf
+from omegaconf import ListConfig, OmegaConf
 
 from powernorm_fairseq.norms.settings import LAYER_SCALES, RECIPES
 
 logger = logging.getLogger(__name__)
-
-# Layer-scale in front of each norm where --layer-scale says nothing: as in the authors' release.
-USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer"}
 
 
 @dataclass
@@ -49,8 +46,8 @@ class NormSettings(FairseqDataclass):
     norm_warmup_updates: Optional[int] = field(
         default=None,
         metadata={
-            "help": "pn, brn, mabn: mini-batches normalised by their own statistics "
-            "(default: the warm-up of the learning-rate schedule)"
+            "help": "pn, brn, mabn: updates whose mini-batches are normalised by their own statistics; in the release "
+            "recipe, that many mini-batches (default: the warm-up of the learning-rate schedule)"
         },
     )
     sync_norm: bool = field(
@@ -83,6 +80,9 @@ def norm_options(flat: Namespace, cfg: Any) -> Dict[str, Any]:
     warmup, schedule_warmup = flat.norm_warmup_updates, _schedule_warmup(cfg)
     if warmup is None and schedule_warmup is None:
         logger.warning("the learning-rate schedule has no warm-up to follow; --norm-warmup-updates is 0")
+    warmup = next((value for value in (warmup, schedule_warmup) if value is not None), 0)
+    if str(flat.norm_recipe) != "release":  # norms count mini-batches
+        warmup *= _batches_per_update(cfg)
     return {
         "recipe": str(flat.norm_recipe),
         "layer_scale": None if flat.layer_scale is None else str(flat.layer_scale),
@@ -90,16 +90,32 @@ def norm_options(flat: Namespace, cfg: Any) -> Dict[str, Any]:
         "alpha_bwd": flat.norm_alpha_bwd,
         "momentum": flat.norm_momentum,
         "sync": flat.sync_norm,
-        "warmup_updates": next((value for value in (warmup, schedule_warmup) if value is not None), 0),
+        "warmup_updates": warmup,
     }
+
+
+def _beside(cfg: Any, section: str) -> Any:
+    """The section of fairseq's configuration that stands beside the model's settings, if it is known."""
+    parent = cfg._get_parent()
+    return parent.get(section) if parent is not None else None
+
+
+def _batches_per_update(cfg: Any) -> int:
+    """What ``--update-freq`` says for the first epoch."""
+    update_freq = getattr(_beside(cfg, "optimization") if OmegaConf.is_config(cfg) else cfg, "update_freq", None)
+    if isinstance(update_freq, str):
+        update_freq = [int(part) for part in update_freq.split(",")]
+    update_freq = list(update_freq) if isinstance(update_freq, (list, tuple, ListConfig)) else [update_freq or 1]
+    if len(set(update_freq)) > 1:
+        logger.warning("--update-freq changes; the norms' warm-up is counted by its first value, %s", update_freq[0])
+    return update_freq[0]
 
 
 def _schedule_warmup(cfg: Any) -> Optional[int]:
     """Warm-up of the learning-rate schedule that stands beside the model's settings, if it has one."""
     if not OmegaConf.is_config(cfg):
         return getattr(cfg, "warmup_updates", None)
-    parent = cfg._get_parent()
-    schedule = parent.get("lr_scheduler") if parent is not None else None
+    schedule = _beside(cfg, "lr_scheduler")
     for name in ("warmup_updates", "warmup_steps"):
         value = getattr(schedule, name, None) if schedule is not None else None
         if isinstance(value, (int, float)):

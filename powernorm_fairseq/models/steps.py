@@ -7,6 +7,7 @@ from typing import Any, Union
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
+from powernorm_fairseq.models.ema import keep_counters_out_of_ema
 from powernorm_fairseq.norms import BatchStatisticsNorm, kernels, training_step
 from powernorm_fairseq.norms.sync import average_over_processes
 from powernorm_fairseq.stop_signal import stop_on_request
@@ -18,6 +19,7 @@ def prepare(task: FairseqTask, cfg: Any) -> None:
     """What every model of this package does with the task when it is built from ``cfg``."""
     logger.info("norms run on %s", kernels.describe())
     announce_steps(task)
+    keep_counters_out_of_ema()
     stop_on_request(task, cfg)
     if getattr(cfg, "norm_stats", False):
         from powernorm_fairseq.diagnostics.training import record_norm_stats  # nothing of it is there without the flag
@@ -58,8 +60,6 @@ def agree_on_statistics(model: nn.Module) -> None:
     """Gives all processes the mean of the running statistics that each has measured on its own batches."""
     norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm) and not module.sync]
     average_over_processes(buffer for norm in norms for buffer in norm.buffers())
-    for norm in norms:
-        norm.num_updates.floor_()  # a process without data has counted less
 
 
 def _agree_before_saving(optimizer: Any, model: nn.Module) -> None:

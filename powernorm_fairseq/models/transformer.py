@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from powernorm_fairseq.models.config import PowerNormTransformerConfig, nested_config
 from powernorm_fairseq.models.fold import fold
-from powernorm_fairseq.models.norm_settings import USUAL_LAYER_SCALE
 from powernorm_fairseq.models.padding import PaddingMask
 from powernorm_fairseq.models.steps import prepare
 from powernorm_fairseq.norms import build_norm, centralise_weight
@@ -38,8 +37,6 @@ def replace_norms(module: nn.Module, names: Tuple[str, ...], cfg: TransformerCon
     if side.norm == "ln":
         return
     options = {**cfg.norm_options, "groups": side.attention_heads, **special}
-    if options["layer_scale"] is None:
-        options["layer_scale"] = USUAL_LAYER_SCALE.get(str(side.norm), "none")
     for name in names:
         fairseq_norm = getattr(module, name)
         if fairseq_norm is not None:

@@ -1,15 +1,16 @@
 """Normalisation layers that leave padding out: LN, RMS, GN, BN, BRN, MABN, PN-V and PN. Pure torch."""
 
 from powernorm_fairseq.norms.base import BatchStatisticsNorm, Norm
-from powernorm_fairseq.norms.batch_norm import BatchNorm
-from powernorm_fairseq.norms.batch_renorm import BatchRenorm
+from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchRenorm
 from powernorm_fairseq.norms.centralise import centralise_weight
+from powernorm_fairseq.norms.convert import calibrate, convert_norms, convert_sync
 from powernorm_fairseq.norms.factory import NORMS, build_norm, norm_names, norm_options
 from powernorm_fairseq.norms.fold import FoldedNorm, fold_norm
 from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
+from powernorm_fairseq.norms.padding import padding, pass_padding
 from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
-from powernorm_fairseq.norms.step import training_step
 from powernorm_fairseq.norms.token_norms import GroupNorm, LayerNorm, RMSNorm
+from powernorm_fairseq.norms.training_step import training_step
 
 __all__ = [
     "NORMS",
@@ -25,9 +26,14 @@ __all__ = [
     "PowerNormV",
     "RMSNorm",
     "build_norm",
+    "calibrate",
     "centralise_weight",
+    "convert_norms",
+    "convert_sync",
     "fold_norm",
     "norm_names",
     "norm_options",
+    "padding",
+    "pass_padding",
     "training_step",
 ]

@@ -1,18 +1,33 @@
 """What the norms have in common: the call with a padding mask, affine parameters, running statistics."""
 
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from powernorm_fairseq.norms import functional, fused
-from powernorm_fairseq.norms.kernels import Rows, choose_kernel, rows_type
+from powernorm_fairseq.norms import functional, ops
+from powernorm_fairseq.norms.kernels import choose_kernel
+from powernorm_fairseq.norms.padding import announced_padding
+from powernorm_fairseq.norms.replay import Call, begin_call
 from powernorm_fairseq.norms.settings import LAYER_SCALES, check_at_least, check_choice, check_groups, check_positive
-from powernorm_fairseq.norms.step import in_backward, step_counts
-from powernorm_fairseq.norms.sync import Pool
-from powernorm_fairseq.norms.training import Normalise, Step
+from powernorm_fairseq.norms.sync import Pool, pool_of
+from powernorm_fairseq.norms.training_step import loss_scale, step_counts
 
-# Signatures here say Optional[Tensor], not Tensor | None: TorchScript reads them on Python 3.8 as well.
+
+class Epsilon(float):
+    """A number that equals nothing, itself included.
+
+    ``nn.TransformerEncoderLayer`` compares the ``eps`` of its two norms, and where they are equal it evaluates both as
+    LayerNorm, whatever they are. This keeps it from doing so. ``float(norm.eps)`` is an ordinary number.
+    """
+
+    def __eq__(self, other: Any) -> bool:
+        return False
+
+    def __ne__(self, other: Any) -> bool:
+        return True
+
+    __hash__ = float.__hash__
 
 
 class Norm(nn.Module):
@@ -25,56 +40,81 @@ class Norm(nn.Module):
         num_features: size :math:`C` of the last dimension.
         eps: added inside every square root. Default: 1e-5
         affine: learn a factor ``weight`` and an offset ``bias`` for each feature. Default: True
+        bias: whether there is an offset, if ``affine``. Default: True
+        kernel: ``auto``, ``eager``, ``cpp`` or ``triton``, see :mod:`powernorm_fairseq.norms.kernels`; None for what
+            the environment variable ``POWERNORM_KERNEL`` says. Default: None
+        device, dtype: of the parameters; statistics are float32 or wider.
 
-    Shape: input and output :math:`(*, C)`; ``padding_mask`` the same without :math:`C`, true at padding.
+    Shape: input and output :math:`(*, C)`; ``padding_mask`` the same without :math:`C`, true at padding. Where none is
+    given, that of :func:`powernorm_fairseq.norms.padding` is used, if there is one.
     """
 
-    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        bias: bool = True,
+        kernel: Optional[str] = None,
+        device: Optional[Any] = None,
+        dtype: Optional[torch.dtype] = None,
+    ) -> None:
         super().__init__()
         check_at_least("num_features", num_features, 1)
         check_positive("eps", eps)
         self.num_features = num_features
         self.eps = eps
         self.affine = affine
-        self.register_parameter("weight", nn.Parameter(torch.ones(num_features)) if affine else None)
-        self.register_parameter("bias", nn.Parameter(torch.zeros(num_features)) if affine else None)
+        self.kernel = choose_kernel(kernel)
+        for name, is_there in (("weight", affine), ("bias", affine and bias)):
+            parameter = nn.Parameter(torch.empty(num_features, device=device, dtype=dtype)) if is_there else None
+            self.register_parameter(name, parameter)
+        Norm.reset_parameters(self)
+
+    @property
+    def eps(self) -> float:
+        """Added inside every square root; see :class:`Epsilon`."""
+        return self._epsilon
+
+    @eps.setter
+    def eps(self, value: float) -> None:
+        self._eps, self._epsilon = float(value), Epsilon(value)
 
     def reset_parameters(self) -> None:
         """Sets the factors to one and the offsets to zero."""
-        if self.affine:
+        if self.weight is not None:
             nn.init.ones_(self.weight)
-            if self.bias is not None:
-                nn.init.zeros_(self.bias)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward_state(self) -> Dict[str, Tensor]:
+        """The running statistics that a forward depends on and moves."""
+        return {}
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Normalises ``x``; see the class for shapes."""
-        return self._in_plain_torch(x, padding_mask)
+        if torch.jit.is_scripting():
+            raise RuntimeError("the norms cannot be scripted; use torch.export, or torch.jit.trace in evaluation mode")
+        announced = padding_mask is None
+        if announced:
+            padding_mask = announced_padding(x)
+        self._check_input(x, padding_mask)
+        if ops.compiling():
+            counts = step_counts()
+            call = Call(padding_mask, self.forward_state(), loss_scale(), counts, counts)
+        else:
+            call = begin_call(self, x, padding_mask, announced and padding_mask is not None)
+        return self._normalise(x, call)
 
-    def _in_plain_torch(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """The whole norm in operations that autograd and TorchScript know."""
-        if not torch.jit.is_scripting():
-            self._check_input(x, padding_mask)
-        rows = x.reshape(-1, self.num_features)
-        if rows.dtype == torch.float16 or rows.dtype == torch.bfloat16:
-            rows = rows.float()  # squares overflow in fp16
-        if padding_mask is None:
-            return self._transform(rows).to(x.dtype).view(x.shape)
-        padding = padding_mask.reshape(-1, 1)
-        rows = self._transform(rows.masked_fill(padding, 0.0))
-        return rows.masked_fill(padding, 0.0).to(x.dtype).view(x.shape)
-
-    def _transform(self, x: Tensor) -> Tensor:
-        """Normalises the rows of ``x`` (N x C, zero at padding)."""
+    def _normalise(self, x: Tensor, call: Call) -> Tensor:
         raise NotImplementedError
 
-    def _affine(self, x_hat: Tensor) -> Tensor:
-        if self.weight is None:
-            return x_hat
-        if self.bias is None:
-            return x_hat * self.weight.to(x_hat.dtype)
-        return torch.addcmul(self.bias.to(x_hat.dtype), x_hat, self.weight.to(x_hat.dtype))
+    def _implementation(self, x: Tensor, statistics: Optional[Tensor] = None) -> str:
+        return ops.implementation(self.kernel, x, self.weight, self.bias, statistics)
 
     def _check_input(self, x: Tensor, padding_mask: Optional[Tensor]) -> None:
+        if x.is_nested:
+            raise ValueError("the input is nested; build nn.TransformerEncoder with enable_nested_tensor=False")
         if x.dim() == 0 or x.shape[-1] != self.num_features:
             raise ValueError(f"input of shape {tuple(x.shape)}: the last dimension must be {self.num_features}")
         if not x.is_floating_point():
@@ -91,7 +131,12 @@ class Norm(nn.Module):
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""
-        return f"{self.num_features}, eps={self.eps}, affine={self.affine}"
+        own = {"eps": self._eps, "affine": self.affine, "bias": self.bias is not None, **self._settings()}
+        return ", ".join([str(self.num_features), *(f"{name}={value!r}" for name, value in own.items())])
+
+    def _settings(self) -> Dict[str, Any]:
+        """The settings beside those of every norm."""
+        return {"kernel": self.kernel}
 
 
 class BatchStatisticsNorm(Norm):
@@ -106,37 +151,33 @@ class BatchStatisticsNorm(Norm):
 
     Args:
         num_features: size :math:`C` of the last dimension.
-        eps: added inside every square root. Default: 1e-5
-        affine: learn a factor and an offset for each feature. Default: True
+        eps, affine, bias, kernel, device, dtype: see :class:`Norm`.
         groups: into how many slices ``layer_scale="head"`` cuts the width; it must divide the width. Default: 1
         layer_scale: divide each token by the quadratic mean of its features first: over the whole ``layer``, over each
             attention ``head`` (the ``groups``), or not at all (``none``). Default: ``none``
         sync: in training, take statistics over the tokens of all processes of ``process_group``, in the forward and in
             the backward, as if they were one batch. Without torch.distributed it changes nothing. Default: False
         process_group: the processes that ``sync`` spans; None for all.
-        kernel: ``auto``, ``eager``, ``cpp`` or ``triton``, see :mod:`powernorm_fairseq.norms.kernels`; None for what
-            the environment variable ``POWERNORM_KERNEL`` says. Default: None
     """
 
     # Names of this class's own buffers in the checkpoints of the authors' release -> ours.
     _released_names: Dict[str, str] = {}
-    # The buffers that a training forward depends on and moves.
-    forward_buffers: Tuple[str, ...] = ("num_updates",)
-    # Class of ``fused`` that does a whole training step at once, where the input allows it; None if there is none.
-    fused_step = None
+    # The running statistics and what they are at the start: a width of 0 stands for the norm's own.
+    _statistics: Dict[str, float] = {}
+    # Those that the backward moves.
+    _backward_statistics: Tuple[str, ...] = ()
 
     def __init__(
         self,
         num_features: int,
-        eps: float = 1e-5,
-        affine: bool = True,
+        *,
         groups: int = 1,
         layer_scale: str = "none",
         sync: bool = False,
         process_group: Optional[Any] = None,
-        kernel: Optional[str] = None,
+        **common: Any,
     ) -> None:
-        super().__init__(num_features, eps, affine)
+        super().__init__(num_features, **common)
         check_groups(groups, num_features)
         check_choice("layer_scale", layer_scale, LAYER_SCALES)
         self.groups = groups
@@ -144,100 +185,95 @@ class BatchStatisticsNorm(Norm):
         self.scale_groups = {"none": 0, "layer": 1, "head": groups}[layer_scale]
         self.sync = sync
         self.process_group = process_group
-        self.kernel = choose_kernel(kernel)
-        # A float, not an integer: fairseq's --ema multiplies every entry of the state by its decay.
-        self.register_buffer("num_updates", torch.zeros(()))
-        self._before_forward: Dict[str, Tensor] = {}
+        self._pool: Optional[Pool] = None
+        wide = functional.statistics_type(common.get("dtype") or torch.float32)
+        device = common.get("device")
+        self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64, device=device))
+        for name, start in self._statistics.items():
+            self.register_buffer(name, torch.full(self._shape(name), start, dtype=wide, device=device))
 
-    def forward(self, x: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Normalises ``x``; see the class for shapes."""
-        if torch.jit.is_scripting():
-            return self._in_plain_torch(x, padding_mask)
-        else:  # TorchScript does not look in here
-            return self._forward(x, padding_mask)
+    def _shape(self, name: str) -> Tuple[int, ...]:
+        """The shape of the running statistic ``name``."""
+        return (self.num_features,)
 
-    @torch.jit.unused
-    def _forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        training = self.training
-        if not training and torch.is_grad_enabled():  # a gradient through fixed statistics is autograd's work
-            return self._in_plain_torch(x, padding_mask)
-        if fused.serves(self, x, padding_mask):
-            if not training:
-                return fused.evaluate(self, x, padding_mask)
-            if self.fused_step is not None and not (self.sync and Pool(True, self.process_group).spans_processes):
-                step = self.fused_step(self, padding_mask)
-                return Normalise.apply(x.contiguous(), self._parameters["weight"], self._parameters["bias"], step)
-        self._check_input(x, padding_mask)
-        rows = x.reshape(-1, self.num_features)
-        padding = None if padding_mask is None else padding_mask.reshape(-1)
-        y = self._train(rows, padding) if self.training else self._evaluate(rows, padding)
-        return y.view(x.shape)
+    def forward_state(self) -> Dict[str, Tensor]:
+        """The running statistics that a training forward depends on and moves."""
+        if not self.training:
+            return {}
+        forward = [name for name in self._statistics if name not in self._backward_statistics]
+        return {name: getattr(self, name) for name in ("num_updates", *forward)}
 
-    def _transform(self, x: Tensor) -> Tensor:
-        if self.scale_groups > 0:
-            x = functional.layer_scale(x, self.scale_groups, self.eps)
-        mean, power = self._running_statistics()
-        scale = torch.rsqrt(power.to(x.dtype) + self.eps)
-        if self.weight is not None:
-            scale = scale * self.weight.to(x.dtype)
-        if mean is not None:
-            x = x - mean.to(x.dtype)
-        if self.bias is None:
-            return x * scale
-        return torch.addcmul(self.bias.to(x.dtype), x, scale)
-
-    @torch.jit.unused
-    def _evaluate(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
-        rows = self.rows(x, padding)
-        mean, power = self._running_statistics()
-        scale = torch.rsqrt(power.to(rows.dtype) + self.eps)
-        if self.weight is not None:
-            scale = scale * self.weight.to(rows.dtype)
-        shift = torch.zeros_like(scale) if self.bias is None else self.bias.to(rows.dtype)
-        return rows.affine(scale, shift if mean is None else torch.addcmul(shift, mean.to(rows.dtype), scale, value=-1))
-
-    @torch.jit.unused
-    def rows(self, x: Tensor, padding: Optional[Tensor], scales: Optional[Tensor] = None) -> Rows:
-        """The input ``x`` (N x C) as rows of the implementation that serves it."""
-        return rows_type(self.kernel, x)(x, padding, self.scale_groups, self.eps, scales)
-
-    def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
+    def running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         """Mean (if the norm centres) and squared divisor that evaluation uses."""
         raise NotImplementedError
 
-    @torch.jit.unused
-    def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
-        """What a training step on ``x`` does."""
+    def _normalise(self, x: Tensor, call: Call) -> Tensor:
+        if self._pool is not None:
+            self._pool.settle()
+        if not self.training:
+            return self._evaluate(x, call.padding)
+        if not self.sync:
+            return self._train(x.contiguous(), call, None)
+        return self._train_in_pool(x, call)
+
+    def _evaluate(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
+        centre, power = self.running_statistics()
+        kernel = self._implementation(x, power)
+        if kernel == "plain" or ops.compiling() or torch.jit.is_tracing():
+            rows = (self.scale_groups, self._eps)
+            return functional.evaluate(x, padding, *rows, self.weight, self.bias, centre, power)
+        arguments = (padding, kernel, self.scale_groups, self._eps, centre, power)
+        return ops.Evaluate.apply(x.contiguous(), self.weight, self.bias, *arguments)
+
+    def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
+        """A training forward on ``x``."""
         raise NotImplementedError
 
-    @torch.jit.unused
-    def _train(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
-        pool = Pool(self.sync, self.process_group)
-        counts = step_counts()
-        if not counts and pool.spans_processes:
-            # The other processes wait in the collectives, and may have tokens: take part without any.
-            return torch.zeros_like(x) + self._take_step(x[:0], None, pool, True).sum()
-        return self._take_step(x, padding, pool, counts)
+    def _train_in_pool(self, x: Tensor, call: Call) -> Tensor:
+        """The same with the tokens of all processes."""
+        pool = self._pool = pool_of(self.process_group)
+        if pool is None or call.counts:
+            return self._train(x.contiguous(), call, pool)
+        # A stand-in batch: the other processes wait in the collectives, and may have tokens; take part without any.
+        call = call._replace(padding=None, counts=True, moves=True)
+        empty = x.reshape(-1, self.num_features)[:0]
+        return torch.zeros_like(x) + self._train(empty, call, pool).sum()
 
-    @torch.jit.unused
-    def _take_step(self, x: Tensor, padding: Optional[Tensor], pool: Pool, counts: bool) -> Tensor:
-        old = self._before_forward if in_backward() else None
-        step = self._step_type(x, pool)(self, x, padding, pool, counts, old)
-        self.__dict__["_before_forward"] = step.old
-        return Normalise.apply(x, self.weight, self.bias, step)
+    if hasattr(torch, "compiler"):
+        _train_in_pool = torch.compiler.disable(_train_in_pool)  # collectives wait for each other; they stay eager
+
+    def average_over(self, batches: int) -> None:
+        """Makes running statistics the plain average of that many batches, the one to come included."""
+        raise NotImplementedError
 
     def reset_running_stats(self) -> None:
         """Forgets every batch seen so far."""
         self.num_updates.zero_()
+        for name, start in self._statistics.items():
+            getattr(self, name).fill_(start)
+
+    def reset_parameters(self) -> None:
+        """Sets the factors to one, the offsets to zero, and forgets every batch."""
+        super().reset_parameters()
+        self.reset_running_stats()
 
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "BatchStatisticsNorm":
+        self._settle()
         before = dict(self._buffers)
         super()._apply(fn, *args, **kwargs)
         for name, buffer in before.items():
             if self._buffers[name].dtype in (torch.float16, torch.bfloat16):
                 self._buffers[name] = buffer.to(self._buffers[name].device)
-        self._before_forward = {}
         return self
+
+    def _settle(self) -> None:
+        """Waits for sums over other processes that are under way."""
+        if self._pool is not None:
+            self._pool.settle()
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._settle()
+        super()._save_to_state_dict(*args, **kwargs)
 
     def _load_from_state_dict(
         self,
@@ -249,10 +285,21 @@ class BatchStatisticsNorm(Norm):
         unexpected_keys: List[str],
         error_msgs: List[str],
     ) -> None:
+        self._settle()
         for released, ours in self._released_names.items():
             if prefix + released in state_dict:
-                value = self._from_release(released, state_dict.pop(prefix + released))
-                state_dict[prefix + ours] = value.reshape(self._buffers[ours].shape)
+                value, shape = state_dict[prefix + released], self._buffers[ours].shape
+                if value.numel() != shape.numel():
+                    error_msgs.append(
+                        f"{prefix + released} has the width {value.numel()}, but this norm has {shape.numel()}."
+                    )
+                    value = value.new_zeros(shape)
+                del state_dict[prefix + released]
+                state_dict[prefix + ours] = self._from_release(released, value).reshape(shape)
+        for name, buffer in self._buffers.items():  # load_state_dict(assign=True) would take over any type
+            value = state_dict.get(prefix + name)
+            if isinstance(value, Tensor) and value.dtype != buffer.dtype:
+                state_dict[prefix + name] = value.to(buffer.dtype)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
@@ -261,9 +308,10 @@ class BatchStatisticsNorm(Norm):
         """The released buffer ``name`` in this norm's units."""
         return value
 
-    def extra_repr(self) -> str:
-        """Every setting, for ``print(model)``."""
-        return (
-            f"{super().extra_repr()}, groups={self.groups}, layer_scale={self.layer_scale!r}, sync={self.sync}, "
-            f"kernel={self.kernel!r}"
-        )
+    def __getstate__(self) -> Dict[str, Any]:
+        self._settle()
+        return {**self.__dict__, "_pool": None}
+
+    def _settings(self) -> Dict[str, Any]:
+        own = ("groups", "layer_scale", "sync")
+        return {**{name: getattr(self, name) for name in own}, **super()._settings()}

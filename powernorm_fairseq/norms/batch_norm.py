@@ -1,83 +1,16 @@
-"""Batch normalisation over the real tokens of a batch (Algorithm 1 of the paper)."""
+"""Batch normalisation over the real tokens of a batch (Algorithm 1 of the paper), and batch renormalisation."""
 
-from typing import Any, Optional, Tuple, Type, Union
+from typing import Any, Dict, Optional, Tuple
 
-import torch
 from torch import Tensor
 
+from powernorm_fairseq.norms import ops
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
-from powernorm_fairseq.norms.fused import FusedBatchStep
-from powernorm_fairseq.norms.kernels import Moments, Rows
-from powernorm_fairseq.norms.settings import RECIPES, check_choice, check_fraction
+from powernorm_fairseq.norms.replay import Call
+from powernorm_fairseq.norms.settings import RECIPES, check_at_least, check_choice, check_fraction
 from powernorm_fairseq.norms.sync import Pool
-from powernorm_fairseq.norms.training import Step, mean
 
 DEFAULT_MOMENTUM = {"paper": 0.1, "release": 0.05}
-
-
-class BatchStep(Step):
-    r"""Normalises by statistics of this very batch, with the gradient of the paper's lemmas.
-
-    .. math::
-        \hat x = (x - \mu_B) / \sigma_B, \qquad \frac{\partial L}{\partial x_i} = \frac{1}{\sigma_B}
-        \Big(G_i - \frac{1}{B}\sum_j G_j - \frac{\hat x_i}{B} \sum_j G_j \hat x_j\Big), \qquad
-        G = \gamma \frac{\partial L}{\partial y}
-
-    That is the lemma on the gradient of BN; without a centre and the first sum it is the one of PN-V.
-    """
-
-    def statistics(self, rows: Rows) -> Tuple[Optional[Tensor], Tensor]:
-        """Centre, if any, and squared divisor; sets ``count``, ``new`` and ``spread_count``, what squares are over."""
-        batch, self.count, self.spread_count = self._pooled_moments(rows)
-        var = mean(batch.squares, self.spread_count)
-        running_mean, running_var, new_weight = self.old["running_mean"], self.old["running_var"], self.norm.momentum
-        self.new = {
-            "running_mean": (1 - new_weight) * running_mean + new_weight * batch.mean,
-            "running_var": (1 - new_weight) * running_var + new_weight * var,
-        }
-        return batch.mean, var
-
-    def correction(self, centre: Optional[Tensor], std: Tensor) -> Tuple[Union[float, Tensor], Union[float, Tensor]]:
-        """Factor and offset on x_hat that no gradient flows through."""
-        return 1.0, 0.0
-
-    def forward(self, rows: Rows, gamma: Tensor, beta: Tensor) -> Tensor:
-        """(x - centre) / std, corrected, times gamma, plus beta."""
-        self.centre, power = self.statistics(rows)
-        self.std = torch.sqrt(power + self.norm.eps)
-        self.factor, self.offset = self.correction(self.centre, self.std)
-        scale = gamma * self.factor / self.std
-        shift = beta + gamma * self.offset
-        return rows.affine(scale, shift if self.centre is None else shift - self.centre * scale)
-
-    def backward(self, rows: Rows, dy: Tensor, gamma: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """The lemma, as coefficients of dy, s and 1."""
-        products, total = rows.backward_sums(dy, self.centre)  # sums of dy * (s - centre) and of dy
-        of_gamma = products / self.std * self.factor + total * self.offset
-        all_products, all_total = self.pool.total(products, total)
-        g = gamma * self.factor
-        slope = mean(g * all_products / self.std, self.spread_count) / self.std.square()
-        constant = None
-        if self.centre is not None:
-            constant = self.centre * slope - mean(g * all_total, self.count) / self.std
-        return rows.backward(dy, g / self.std, -slope, constant), of_gamma, total
-
-    def _pooled_moments(self, rows: Rows) -> Tuple[Moments, Tensor, Tensor]:
-        """Moments of the tokens of all processes, their number, and the number that squares are divided by.
-
-        Each process measures deviations from its own mean, and the means as distances from an origin near them that all
-        have in common, the running mean: squares of large means never have to cancel.
-        """
-        own, count, positions = rows.moments(), rows.count(), rows.positions()
-        if self.pool.spans_processes:
-            origin = self.old["running_mean"]
-            distance = own.mean - origin
-            first, second, count, positions = self.pool.total(
-                count * distance, own.squares + count * distance.square(), count, positions
-            )
-            distance = mean(first, count)
-            own = Moments(origin + distance, (second - count * distance.square()).clamp(min=0))
-        return own, count, positions if self.norm.recipe == "release" else count
 
 
 class BatchNorm(BatchStatisticsNorm):
@@ -92,56 +25,87 @@ class BatchNorm(BatchStatisticsNorm):
 
     Args:
         num_features: size :math:`C` of the last dimension.
-        eps: added to the variance. Default: 1e-5
-        affine: learn :math:`\gamma` and :math:`\beta`. Default: True
-        groups, layer_scale, sync, process_group, kernel: see
-            :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
         momentum: weight of the *new* batch in the running statistics, as in torch:
             ``running = (1 - momentum) * running + momentum * batch``. Default: 0.1; 0.05 in the release recipe
         recipe: ``paper``, or ``release``: there padded positions, filled with the mean of the real ones, stay in the
             count, so the variance is smaller by the share of padding.
+        **common: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
 
     Example: ``BatchNorm(512)(x, padding_mask)``
     """
 
     _released_names = {"num_batches_tracked": "num_updates"}
-    forward_buffers = ("num_updates", "running_mean", "running_var")
-    fused_step = FusedBatchStep
+    _statistics = {"running_mean": 0.0, "running_var": 1.0}
+    warmup_updates, rise_updates = 0, -1  # BRN's
 
     def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        affine: bool = True,
-        groups: int = 1,
-        layer_scale: str = "none",
-        momentum: Optional[float] = None,
-        recipe: str = "paper",
-        sync: bool = False,
-        process_group: Optional[Any] = None,
-        kernel: Optional[str] = None,
+        self, num_features: int, *, momentum: Optional[float] = None, recipe: str = "paper", **common: Any
     ) -> None:
-        super().__init__(num_features, eps, affine, groups, layer_scale, sync, process_group, kernel)
+        super().__init__(num_features, **common)
         check_choice("recipe", recipe, RECIPES)
         self.momentum = DEFAULT_MOMENTUM[recipe] if momentum is None else momentum
         check_fraction("momentum", self.momentum)
         self.recipe = recipe
-        self.register_buffer("running_mean", torch.zeros(num_features))
-        self.register_buffer("running_var", torch.ones(num_features))
 
-    def reset_running_stats(self) -> None:
-        """Forgets every batch seen so far."""
-        super().reset_running_stats()
-        self.running_mean.zero_()
-        self.running_var.fill_(1)
-
-    def _running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
+    def running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
+        """Mean and variance that evaluation uses."""
         return self.running_mean, self.running_var
 
-    @torch.jit.unused
-    def _step_type(self, x: Tensor, pool: Pool) -> Type[Step]:
-        return BatchStep
+    def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
+        state = call.state
+        return ops.BatchNorm.apply(
+            x, self.weight, self.bias, call.padding,
+            state["running_mean"], state["running_var"], state["num_updates"],
+            self._implementation(x, state["running_var"]), pool, call.moves, self.scale_groups, self._eps,
+            self.momentum, self.recipe == "release", self.warmup_updates, self.rise_updates,
+        )
 
-    def extra_repr(self) -> str:
-        """Every setting, for ``print(model)``."""
-        return f"{super().extra_repr()}, momentum={self.momentum}, recipe={self.recipe!r}"
+    def average_over(self, batches: int) -> None:
+        """See the base."""
+        self.momentum = 1 / batches
+
+    def _settings(self) -> Dict[str, Any]:
+        return {**super()._settings(), "momentum": self.momentum, "recipe": self.recipe}
+
+
+class BatchRenorm(BatchNorm):
+    r"""BN whose output is corrected towards what evaluation would give: BRN.
+
+    `Ioffe, 2017 <https://arxiv.org/abs/1702.03275>`_.
+
+    .. math::
+        y = \gamma \Big(\frac{x - \mu_B}{\sigma_B} r + d\Big) + \beta, \quad
+        r = \mathrm{clip}(\sigma_B / \sigma, 1/r_{max}, r_{max}), \quad
+        d = \mathrm{clip}((\mu_B - \mu) / \sigma, -d_{max}, d_{max})
+
+    No gradient flows through :math:`r` and :math:`d`. The limits :math:`(r_{max}, d_{max})` are (1, 0) during the
+    warm-up, which makes it BN, and then rise linearly to (3, 5). Evaluation is BN's.
+
+    Args:
+        num_features: size :math:`C` of the last dimension.
+        momentum: weight of the *new* batch in the running statistics. Default: 0.1
+        warmup_updates: batches during which the limits are (1, 0). Default: 0
+        rise_updates: batches after that in which the limits rise. Default: as many as ``warmup_updates``
+        **common: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
+
+    Example: ``BatchRenorm(512, warmup_updates=8000)(x, padding_mask)``
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        momentum: Optional[float] = None,
+        warmup_updates: int = 0,
+        rise_updates: Optional[int] = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(num_features, momentum=momentum, **common)
+        check_at_least("warmup_updates", warmup_updates, 0)
+        self.warmup_updates = warmup_updates
+        self.rise_updates = warmup_updates if rise_updates is None else rise_updates
+        check_at_least("rise_updates", self.rise_updates, 0)
+
+    def _settings(self) -> Dict[str, Any]:
+        own = {"warmup_updates": self.warmup_updates, "rise_updates": self.rise_updates}
+        return {**super()._settings(), **own}

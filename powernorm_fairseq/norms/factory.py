@@ -1,11 +1,10 @@
 """From the name of a norm to the layer."""
 
 import inspect
-from typing import Any, Dict, List, Type
+from typing import Any, Dict, List, Optional, Type
 
 from powernorm_fairseq.norms.base import Norm
-from powernorm_fairseq.norms.batch_norm import BatchNorm
-from powernorm_fairseq.norms.batch_renorm import BatchRenorm
+from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchRenorm
 from powernorm_fairseq.norms.kernels import choose_kernel
 from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
 from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
@@ -30,6 +29,9 @@ NORMS: Dict[str, Type[Norm]] = {
     "pnv": PowerNormV,
     "pn": PowerNorm,
 }
+# The layer-scale in front of each norm where nothing else is said: as in the authors' release.
+USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer"}
+USUAL_HEAD = 64  # features of an attention head
 
 
 def norm_names() -> List[str]:
@@ -40,23 +42,43 @@ def norm_names() -> List[str]:
 def norm_options(name: str) -> List[str]:
     """The settings that the norm ``name`` has, beside its width."""
     check_choice("norm", name, norm_names())
-    return list(inspect.signature(NORMS[name]).parameters)[1:]
+    found: List[str] = []
+    for kind in NORMS[name].__mro__:
+        parameters = inspect.signature(kind.__init__).parameters.values()
+        found += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in found]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return [option for option in found if option not in ("self", "num_features")]
 
 
-def build_norm(name: str, num_features: int, **options: Any) -> Norm:
+def usual_groups(num_features: int) -> int:
+    """As many slices as make them about as wide as an attention head usually is; more than one if the width allows."""
+    divisors = [groups for groups in range(2, num_features // 2 + 1) if num_features % groups == 0]
+    return min(divisors, key=lambda groups: abs(num_features / groups - USUAL_HEAD), default=1)
+
+
+def build_norm(
+    name: str, num_features: int, groups: Optional[int] = None, layer_scale: Optional[str] = None, **options: Any
+) -> Norm:
     """Builds a norm by its name.
 
     Args:
         name: one of :func:`norm_names`.
         num_features: size of the last dimension of the input.
+        groups: number of attention heads, the slices of ``gn`` and of a layer-scale by ``head``. Default: what makes
+            slices of 64 features, or about that
+        layer_scale: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`. Default: that of the authors'
+            release, ``head`` for pn and pnv, ``layer`` for bn, brn and mabn
         **options: settings under the names they have in the classes. One set of options serves all norms, so that an
             experiment can exchange the norm and nothing else: a setting that this norm does not have is checked and
             then left aside; one that no norm has is an error.
 
-    Example: ``build_norm("pn", 512, groups=8, layer_scale="head", warmup_updates=8000)``
+    Example: ``build_norm("pn", 512, groups=8, warmup_updates=8000)``
     """
     own = norm_options(name)
     known = {option for norm in NORMS for option in norm_options(norm)}
+    options["groups"] = usual_groups(num_features) if groups is None else groups
+    options["layer_scale"] = USUAL_LAYER_SCALE.get(name, "none") if layer_scale is None else layer_scale
     for option in options:
         check_choice("option", option, sorted(known))
     _check(num_features, options)

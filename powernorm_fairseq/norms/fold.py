@@ -4,10 +4,10 @@ from typing import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
+from powernorm_fairseq.norms import functional, ops
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
-from powernorm_fairseq.norms.functional import layer_scale
-from powernorm_fairseq.norms.kernels import rows_type
 
 
 class FoldedNorm(nn.Module):
@@ -32,18 +32,10 @@ class FoldedNorm(nn.Module):
         """Scales ``x``; the last dimension is the width."""
         if self.scale_groups == 0:
             return x
-        rows = x.reshape(-1, x.shape[-1])
-        if not torch.jit.is_scripting() and not torch.is_grad_enabled():
-            return self._by_kernel(rows).view(x.shape)
-        if rows.dtype == torch.float16 or rows.dtype == torch.bfloat16:
-            rows = rows.float()  # squares overflow in fp16
-        return layer_scale(rows, self.scale_groups, self.eps).to(x.dtype).view(x.shape)
-
-    @torch.jit.unused
-    def _by_kernel(self, x: Tensor) -> Tensor:
-        rows = rows_type(self.kernel, x)(x, None, self.scale_groups, self.eps)
-        width = x.shape[1]
-        return rows.affine(x.new_ones(width, dtype=rows.dtype), x.new_zeros(width, dtype=rows.dtype))
+        kernel = ops.implementation(self.kernel, x, None, None)
+        if kernel == "plain" or ops.compiling() or torch.jit.is_tracing():
+            return functional.evaluate(x, None, self.scale_groups, self.eps, None, None, None, None)
+        return ops.Evaluate.apply(x.contiguous(), None, None, None, kernel, self.scale_groups, self.eps, None, None)
 
     def train(self, mode: bool = True) -> "FoldedNorm":
         """Refuses to train: the statistics are weights of other layers now."""
@@ -68,20 +60,27 @@ def fold_norm(norm: BatchStatisticsNorm, linears: Sequence[nn.Linear]) -> Folded
 
     Args:
         norm: the norm; it stays as it is.
-        linears: all layers that read its output, and nothing else may read it. They get new weights and biases; tensors
+        linears: all layers that read its output, and nothing else may read it: each an ``nn.Linear``, with or without a
+            parametrisation of its weight, which becomes part of the weight. They get new weights and biases; tensors
             that they share with other layers stay as they are there.
 
     Returns:
         What stands in the norm's place: the layer-scale, if the norm has one.
     """
-    mean, power = norm._running_statistics()
-    scale = (power.double() + norm.eps).rsqrt()
+    for linear in linears:
+        kind = parametrize.type_before_parametrizations(linear)
+        if kind is not nn.Linear:
+            raise TypeError(f"a norm can be folded into torch.nn.Linear alone, not into a {kind.__name__}")
+    mean, power = norm.running_statistics()
+    scale = (power.double() + norm._eps).rsqrt()
     if norm.weight is not None:
         scale = scale * norm.weight.double()
     offset = torch.zeros_like(scale) if norm.bias is None else norm.bias.double()
     if mean is not None:
         offset = offset - scale * mean.double()
     for linear in linears:
+        if parametrize.is_parametrized(linear, "weight"):
+            parametrize.remove_parametrizations(linear, "weight", leave_parametrized=True)
         weight = linear.weight.double()
         bias = torch.mv(weight, offset)
         if linear.bias is not None:
@@ -89,4 +88,4 @@ def fold_norm(norm: BatchStatisticsNorm, linears: Sequence[nn.Linear]) -> Folded
         dtype, trains = linear.weight.dtype, linear.weight.requires_grad
         linear.weight = nn.Parameter((weight * scale).to(dtype), requires_grad=trains)
         linear.bias = nn.Parameter(bias.to(dtype), requires_grad=trains)
-    return FoldedNorm(norm.scale_groups, norm.eps, norm.kernel)
+    return FoldedNorm(norm.scale_groups, norm._eps, norm.kernel)

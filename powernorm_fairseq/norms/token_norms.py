@@ -1,10 +1,13 @@
-"""Norms of each token by itself: LayerNorm, RMSNorm, GroupNorm. They have no state and padding reaches nobody."""
+"""Norms of each token by itself: LayerNorm, RMSNorm, GroupNorm. They have no state, and padding reaches nobody."""
 
-import torch
+from typing import Any, Dict
+
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, jit
 
+from powernorm_fairseq.norms import functional, ops
 from powernorm_fairseq.norms.base import Norm
+from powernorm_fairseq.norms.replay import Call
 from powernorm_fairseq.norms.settings import check_groups
 
 
@@ -15,64 +18,59 @@ class LayerNorm(Norm):
 
     Args:
         num_features: size :math:`C` of the last dimension.
-        eps: added to the variance. Default: 1e-5
-        affine: learn :math:`\gamma` and :math:`\beta`. Default: True
+        **common: see :class:`~powernorm_fairseq.norms.base.Norm`.
 
     Example: ``LayerNorm(512)(x, padding_mask)``
     """
 
-    def _transform(self, x: Tensor) -> Tensor:
-        if self.weight is None:
-            return F.layer_norm(x, [self.num_features], None, None, self.eps)
-        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
-        return F.layer_norm(x, [self.num_features], weight, bias, self.eps)
+    groups = 1
+    _centred = True
+
+    def _normalise(self, x: Tensor, call: Call) -> Tensor:
+        weight, bias, rows = self.weight, self.bias, (self.groups, self._eps)
+        if call.padding is None and self.groups == 1 and self._centred and (weight is None or weight.dtype == x.dtype):
+            return F.layer_norm(x, (self.num_features,), weight, bias, self._eps)  # torch's own, without padding
+        kernel = self._implementation(x)
+        if kernel == "plain" or ops.compiling() or jit.is_tracing():
+            return functional.token_norm(x, call.padding, *rows, weight, bias, self._centred)
+        return ops.TokenNorm.apply(x.contiguous(), weight, bias, call.padding, kernel, *rows, self._centred)
 
 
-class RMSNorm(Norm):
+class RMSNorm(LayerNorm):
     r"""Unit quadratic mean for each token (`Zhang and Sennrich, 2019 <https://arxiv.org/abs/1910.07467>`_).
 
     .. math:: y = \gamma \, x / \sqrt{\mathrm{mean}(x^2) + \epsilon}
 
     Args:
         num_features: size :math:`C` of the last dimension.
-        eps: added to the mean of the squares. Default: 1e-5
-        affine: learn :math:`\gamma`; as in the original there is no offset. Default: True
+        **common: see :class:`~powernorm_fairseq.norms.base.Norm`; as in the original there is no offset.
 
     Example: ``RMSNorm(512)(x, padding_mask)``
     """
 
-    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
-        super().__init__(num_features, eps, affine)
-        self.register_parameter("bias", None)
+    _centred = False
 
-    def _transform(self, x: Tensor) -> Tensor:
-        return self._affine(x * torch.rsqrt(x.square().mean(1, keepdim=True) + self.eps))
+    def __init__(self, num_features: int, **common: Any) -> None:
+        super().__init__(num_features, **{**common, "bias": False})
 
 
-class GroupNorm(Norm):
+class GroupNorm(LayerNorm):
     r"""Zero mean and unit variance for each slice of a token (`Wu and He, 2018 <https://arxiv.org/abs/1803.08494>`_).
 
     The width is cut into ``groups`` slices; the paper takes one for each attention head. One group is LayerNorm.
 
     Args:
         num_features: size :math:`C` of the last dimension.
-        eps: added to the variance. Default: 1e-5
-        affine: learn a factor and an offset for each feature. Default: True
         groups: number of slices; it must divide the width. Default: 1
+        **common: see :class:`~powernorm_fairseq.norms.base.Norm`.
 
     Example: ``GroupNorm(512, groups=8)(x, padding_mask)``
     """
 
-    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, groups: int = 1) -> None:
-        super().__init__(num_features, eps, affine)
+    def __init__(self, num_features: int, *, groups: int = 1, **common: Any) -> None:
+        super().__init__(num_features, **common)
         check_groups(groups, num_features)
         self.groups = groups
 
-    def _transform(self, x: Tensor) -> Tensor:
-        width = self.num_features // self.groups
-        sliced = F.layer_norm(x.view(x.shape[0], self.groups, width), [width], None, None, self.eps)
-        return self._affine(sliced.view(x.shape))
-
-    def extra_repr(self) -> str:
-        """Every setting, for ``print(model)``."""
-        return f"{super().extra_repr()}, groups={self.groups}"
+    def _settings(self) -> Dict[str, Any]:
+        return {"groups": self.groups, **super()._settings()}

@@ -289,7 +289,7 @@ def table_rows(table: Table, dataset: str, norms: Sequence[str], user_flags: Fla
     if unknown:
         raise ReproduceError(f"--norms {unknown[0]} is not known; choose from {', '.join(LABELS)}")
     preset = DATASETS[dataset].recipe
-    recipe = {**train_recipe.recipe(preset, norms[0], train_recipe.PROCESSES.get(preset, 1)), **user_flags}
+    recipe = {**train_recipe.recipe(preset, norms[0], train_recipe.usual_processes(preset)), **user_flags}
     return table.rows(list(dict.fromkeys(norms)), recipe)
 
 

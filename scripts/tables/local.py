@@ -128,11 +128,14 @@ def environments(jobs: int, dataset: str, gpus: int) -> List[Dict[str, str]]:
     """The environment of each of the trainings side by side: cores and GPUs divided among them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     each = max(1, gpus // jobs) if DATASETS[dataset].machines == "many" else 1
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = allowed if len(allowed) >= gpus > 0 and allowed[0] else [str(number) for number in range(gpus)]
     result = []
     for index in range(jobs):
         env = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ, "PYTHON": sys.executable}
-        if gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            env["CUDA_VISIBLE_DEVICES"] = ",".join(str((index * each + number) % gpus) for number in range(each))
+        if gpus:
+            chosen = [names[(index * each + number) % gpus] for number in range(each)]
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
         result.append(env)
     return result
 

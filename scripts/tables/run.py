@@ -52,8 +52,8 @@ class Run:
     @cached_property
     def flags(self) -> train_recipe.Flags:
         """What fairseq-train is told, but for what depends on the machine."""
-        usual = train_recipe.PROCESSES.get(self.preset, 1)
-        return {**train_recipe.recipe(self.preset, self.row.norm, usual), **self.extra}
+        recipe = train_recipe.recipe(self.preset, self.row.norm, train_recipe.usual_processes(self.preset))
+        return train_recipe.merge(self.preset, self.row.norm, recipe, self.extra)
 
     def train_words(self) -> List[str]:
         """The arguments of train.sh."""

@@ -11,8 +11,8 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from powernorm_fairseq import safe_save
-from powernorm_fairseq.resume import readable
+from powernorm_fairseq import fairseq_fixes, safe_save
+from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import readable
 from tests.faults.conftest import Uninterrupted
 from tests.faults.processes import Warm
 from tests.faults.programs import Fault
@@ -81,10 +81,10 @@ def test_an_error_that_passes_leaves_a_whole_file(tmp_path: Path, monkeypatch: p
 
 
 def test_fairseq_saves_and_copies_with_this_package(tmp_path: Path) -> None:
-    """In a run of fairseq's own that is what importing the plugin does."""
-    safe_save.install()
+    """In a run of fairseq's own that is what loading the plugin does."""
+    fairseq_fixes.install()
     before = checkpoint_utils.torch_persistent_save, PathManager.copy
-    safe_save.install()
+    fairseq_fixes.install()
     assert (checkpoint_utils.torch_persistent_save, PathManager.copy) == before
     checkpoint_utils.torch_persistent_save({"optimizer_history": [{"num_updates": 1}]}, str(tmp_path / "a.pt"))
     (tmp_path / "b.pt").symlink_to("c.pt")

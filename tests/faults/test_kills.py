@@ -8,7 +8,7 @@ from typing import Callable, List
 
 import pytest
 
-from powernorm_fairseq.resume import readable
+from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import readable
 from tests.faults.conftest import TRAININGS, Uninterrupted
 from tests.faults.processes import Child, Warm
 from tests.faults.programs import Fault

@@ -10,7 +10,7 @@ from typing import Any, Callable, List
 
 import pytest
 
-from powernorm_fairseq.resume import readable
+from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import readable
 from tests.faults.processes import Child, Warm
 from tests.faults.training import Training
 

@@ -6,7 +6,7 @@ from typing import Callable, List
 
 import torch
 
-from powernorm_fairseq.resume import mend_last_checkpoint, readable
+from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import mend_last_checkpoint, readable
 from tests.faults.conftest import Uninterrupted
 from tests.faults.processes import Warm
 from tests.faults.programs import Fault

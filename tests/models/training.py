@@ -1,5 +1,6 @@
 """A real fairseq trainer on the toy corpus, in this process, for as many steps as a test wants."""
 
+import argparse
 import re
 from pathlib import Path
 
@@ -32,10 +33,10 @@ class Run:
     recipe = RECIPE
 
     def __init__(self, data, *flags, arch="powernorm_tiny", sizes=SMALL):
+        utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))  # as fairseq's programs do first of all
         parser = options.get_training_parser()
         argv = [str(data), "--user-dir", USER_DIR, "--arch", arch, *self.recipe, *map(str, [*sizes, *flags])]
         self.cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
-        self.cfg.common.tpu = False  # fairseq's argparse takes --bf16 for a TPU
         utils.set_torch_seed(self.cfg.common.seed)
         self.task = tasks.setup_task(self.cfg.task)
         self.model = self.task.build_model(self.cfg.model)

@@ -2,6 +2,8 @@
 
 import torch
 
+from powernorm_fairseq.norms import build_norm
+
 
 def random_batch(seed, shape=(4, 5, 6), padded=True):
     """Input, dL/dY and padding mask in float64; the first position of the batch is always real."""
@@ -30,3 +32,8 @@ def random_affine(norm, seed=0):
         for parameter in norm.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) + 0.3)
     return norm
+
+
+def bare_norm(name, num_features, **options):
+    """A norm without layer-scale, unless asked for."""
+    return build_norm(name, num_features, **{"groups": 1, "layer_scale": "none", **options})

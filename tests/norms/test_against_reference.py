@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from powernorm_fairseq.norms import build_norm
 from tests.norms import reference
-from tests.norms.batches import random_affine, random_batch, training_step
+from tests.norms.batches import bare_norm, random_affine, random_batch, training_step
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -48,7 +47,7 @@ CASES = {
 @pytest.mark.parametrize("padded", [True, False])
 def test_run_equals_the_formulas(case, padded):
     name, options, make, buffers = CASES[case]
-    norm = random_affine(build_norm(name, 6, **options)).double()
+    norm = random_affine(bare_norm(name, 6, **options)).double()
     plain = make(norm.weight.detach(), norm.bias.detach())
     for seed in range(10):
         x, dy, mask = random_batch(seed, padded=padded)
@@ -65,7 +64,7 @@ def test_run_equals_the_formulas(case, padded):
 
 def test_pn_release_recipe_equals_the_released_behaviour():
     options = {"alpha_fwd": 0.7, "alpha_bwd": 0.8, "warmup_updates": 4}
-    norm = random_affine(build_norm("pn", 6, recipe="release", **options)).double()
+    norm = random_affine(bare_norm("pn", 6, recipe="release", **options)).double()
     plain = reference.PN(norm.weight.detach(), norm.bias.detach(), 1e-5, 0.7, 0.8, 4, release=True)
     for seed in range(10):
         x, dy, mask = random_batch(seed)
@@ -78,7 +77,7 @@ def test_pn_release_recipe_equals_the_released_behaviour():
 
 
 def test_bn_release_recipe_counts_padding_in_the_variance():
-    norm = random_affine(build_norm("bn", 6, recipe="release")).double()
+    norm = random_affine(bare_norm("bn", 6, recipe="release")).double()
     assert norm.momentum == 0.05
     for seed in range(3):
         x, dy, mask = random_batch(seed)
@@ -93,7 +92,7 @@ def test_bn_release_recipe_counts_padding_in_the_variance():
 
 @pytest.mark.parametrize("name", ["bn", "brn", "mabn", "pnv", "pn"])
 def test_evaluation_uses_running_statistics(name):
-    norm = random_affine(build_norm(name, 6)).double()
+    norm = random_affine(bare_norm(name, 6)).double()
     for seed in range(3):
         training_step(norm, *random_batch(seed))
     norm.eval()
@@ -107,7 +106,7 @@ def test_evaluation_uses_running_statistics(name):
 
 @pytest.mark.parametrize("name", ["ln", "rms", "gn", "bn", "brn", "mabn", "pnv", "pn"])
 def test_gradients_of_factor_and_offset(name):
-    norm = random_affine(build_norm(name, 6, groups=2)).double()
+    norm = random_affine(bare_norm(name, 6, groups=2)).double()
     x, dy, mask = random_batch(1)
     y, _ = training_step(norm, x, dy, mask)
     if norm.bias is not None:
@@ -125,9 +124,9 @@ def test_layer_scale_stands_in_front_of_the_norm(name, layer_scale, slices):
     scaled_by_hand = x.clone().requires_grad_()
     rows = scaled_by_hand.view(4, 5, slices, 6 // slices)
     scaled = (rows / (rows.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt()).view(4, 5, 6)
-    plain = random_affine(build_norm(name, 6, eps=1e-3)).double()
+    plain = random_affine(bare_norm(name, 6, eps=1e-3)).double()
     plain(scaled, mask).backward(dy)
-    norm = random_affine(build_norm(name, 6, eps=1e-3, groups=3, layer_scale=layer_scale)).double()
+    norm = random_affine(bare_norm(name, 6, eps=1e-3, groups=3, layer_scale=layer_scale)).double()
     y, dx = training_step(norm, x, dy, mask)
     torch.testing.assert_close(dx, scaled_by_hand.grad, **CLOSE)
     for buffer, expected in zip(norm.buffers(), plain.buffers()):
@@ -142,7 +141,7 @@ def test_token_norms_equal_torch():
         ("ln", torch.nn.LayerNorm(6, eps=1e-3)),
         ("gn", torch.nn.GroupNorm(3, 6, eps=1e-3)),
     ):
-        norm = random_affine(build_norm(name, 6, groups=3, eps=1e-3)).double()
+        norm = random_affine(bare_norm(name, 6, groups=3, eps=1e-3)).double()
         random_affine(torch_norm).double()
         expected_x = x.clone().requires_grad_()
         expected = torch_norm(expected_x.view(-1, 6)).view(x.shape)
@@ -150,13 +149,13 @@ def test_token_norms_equal_torch():
         y, dx = training_step(norm, x, dy)
         torch.testing.assert_close(y, expected.detach(), **CLOSE)
         torch.testing.assert_close(dx, expected_x.grad, **CLOSE)
-    rms = random_affine(build_norm("rms", 6, eps=1e-3)).double()
+    rms = random_affine(bare_norm("rms", 6, eps=1e-3)).double()
     expected = rms.weight * x / (x.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt()
     torch.testing.assert_close(rms(x), expected, **CLOSE)
 
 
 def test_bn_equals_torch_without_padding():
-    norm, torch_norm = build_norm("bn", 6, momentum=0.3).double(), torch.nn.BatchNorm1d(6, momentum=0.3).double()
+    norm, torch_norm = bare_norm("bn", 6, momentum=0.3).double(), torch.nn.BatchNorm1d(6, momentum=0.3).double()
     random_affine(norm), random_affine(torch_norm)
     for seed in range(4):
         x, dy, _ = random_batch(seed, padded=False)

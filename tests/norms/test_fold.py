@@ -6,16 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from powernorm_fairseq.norms import FoldedNorm, build_norm, fold_norm, norm_names
+from powernorm_fairseq.norms import FoldedNorm, fold_norm, norm_names
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
+from tests.norms.batches import bare_norm
 
-FOLDABLE = [name for name in norm_names() if issubclass(type(build_norm(name, 2)), BatchStatisticsNorm)]
+FOLDABLE = [name for name in norm_names() if issubclass(type(bare_norm(name, 2)), BatchStatisticsNorm)]
 
 
 def trained_norm(name, layer_scale="head", affine=True):
     """A norm with parameters and statistics that are far from where they start."""
     torch.manual_seed(3)
-    norm = build_norm(name, 12, groups=3, layer_scale=layer_scale, affine=affine).double()
+    norm = bare_norm(name, 12, groups=3, layer_scale=layer_scale, affine=affine).double()
     if affine:
         nn.init.uniform_(norm.weight, 0.5, 2)
         nn.init.normal_(norm.bias)
@@ -84,11 +85,6 @@ def test_it_refuses_to_train():
     with pytest.raises(RuntimeError, match="folded norms cannot be trained"):
         model.train()
     assert not model.eval()[0].training
-
-
-def test_torchscript():
-    rest, x = FoldedNorm(3, 1e-5), torch.randn(5, 2, 12)
-    assert torch.equal(torch.jit.script(rest)(x), rest(x))
 
 
 def test_print_shows_the_settings():

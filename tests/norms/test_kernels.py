@@ -1,14 +1,13 @@
 """Every implementation equals the plain one in float64, to the rounding of its own type."""
 
+import itertools
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from powernorm_fairseq.norms import build_norm, kernels
-from powernorm_fairseq.norms.fused import FusedBatchStep, serves
-from powernorm_fairseq.norms.kernels import chunked, cpp
-from powernorm_fairseq.norms.kernels.eager import EagerRows
-from tests.norms.batches import random_affine, training_step
+from powernorm_fairseq.norms import kernels, ops
+from tests.norms.batches import bare_norm, random_affine, training_step
 from tests.processes import run_processes
 
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 10)
@@ -31,79 +30,133 @@ def random_rows(shape, mask="random", dtype=torch.float32, offset=0.0, seed=0):
     return x, dy, padding
 
 
-def all_passes(rows, dy, vectors):
-    """What every pass returns, the first one on fresh rows each time."""
-    scale, shift, c = vectors
-    results = [rows().square_sums(), *rows().moments(), rows().affine(scale, shift)]
-    results += rows().affine_and_square_sums(scale, shift)
-    reused = rows()
-    results += [reused.square_sums(), reused.affine(scale, shift), reused.count(), reused.positions()]
-    back = rows(*reused.saved()[2:])
-    results += [*back.backward_sums(dy, shift), *back.backward_sums(dy, None)]
-    results += [back.backward(dy, scale, shift, c), back.backward(dy, scale, shift, None)]
-    return results + [*back.backward_and_sums(dy, scale, shift, c), *back.backward_and_sums(dy, scale, shift, None)]
+SETTINGS = {  # the settings and the state of each operator's forward, between eps, gamma, beta and given
+    "bn": ("batch", (0.1, False, 0, -1), lambda w: [torch.randn(w), torch.rand(w) + 0.5]),
+    "bn-release": ("batch", (0.05, True, 0, -1), lambda w: [torch.randn(w), torch.rand(w) + 0.5]),
+    "pnv": ("batch", (0.1, False, 0, -1), lambda w: [None, torch.rand(w) + 0.5]),
+    "brn": ("batch", (0.1, False, 2, 4), lambda w: [torch.randn(w), torch.rand(w) + 0.5]),
+    "pn": ("power", (0.9, 2), lambda w: [torch.rand(w) + 0.5]),
+    "pn-warm": ("power", (0.9, 9), lambda w: [torch.rand(w) + 0.5]),
+    "mabn": ("window", (0.1, 2), lambda w: [torch.rand(w) + 0.5, torch.rand(3, w)]),
+    "mabn-warm": ("window", (0.1, 9), lambda w: [torch.rand(w) + 0.5, torch.rand(3, w)]),
+}
+
+
+def wide(values):
+    """Floating-point tensors in float64."""
+    return [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in values]
+
+
+def run_operators(case, operators, x, dy, padding, groups, gamma, beta, state):
+    """Outputs and moved state of a forward and a backward."""
+    kind, settings, _ = SETTINGS[case]
+    state = [None if value is None else value.clone() for value in state]
+    rows = (x, padding, groups, 1e-5)
+    y, columns, scales = operators[f"{kind}_forward"](*rows, gamma, beta, *settings, *state, None, True)
+    scale, moved = torch.tensor(4.0), torch.linspace(-1, 1, 3 * x.shape[-1]).to(gamma.dtype).view(3, -1)
+    if kind == "batch":
+        more = (state[0] is not None, columns, scales, None)
+    elif kind == "power":
+        moved = moved[0].clone()
+        more = (0.8, scale, columns, scales, moved, True)
+    else:
+        more = (scale, columns, scales, None, moved, True)
+    grads = operators[f"{kind}_backward"](dy, *rows, gamma, *more)
+    return [y, columns, *grads, moved, *(value for value in state if value is not None)]
 
 
 @needs_cpp
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("mask", ["none", "empty", "random", "full"])
-@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cpp_passes_equal_the_plain_ones(shape, scaled, mask, dtype):
-    count, width, groups = shape[0], shape[1], shape[2] if scaled else 0
-    x, dy, padding = random_rows((count, width), mask, dtype)
-    vectors = torch.randn(3, width, generator=torch.Generator().manual_seed(1))
-
-    def plain(scales=None):
-        return EagerRows(x.double(), padding, groups, 1e-5, scales)
-
-    def fused(scales=None):
-        return cpp.CppRows(x, padding, groups, 1e-5, scales)
-
-    expected = all_passes(plain, dy.double(), vectors.double())
-    for ours, theirs in zip(all_passes(fused, dy, vectors), expected):
-        assert ours.dtype == (dtype if ours.dim() == 2 else torch.float32)
-        torch.testing.assert_close(ours.double(), theirs, rtol=CLOSE[ours.dtype]["rtol"], atol=sums_atol(ours, count))
-
-
-def sums_atol(result, count):
-    """A sum of many terms may be small although they are not."""
-    return CLOSE[result.dtype]["atol"] * (1 if result.dim() == 2 else max(1, count) ** 0.5 * 3)
+@pytest.mark.parametrize("case", SETTINGS)
+def test_cpp_operators_equal_the_plain_ones(case, shape):
+    count, width, slices = shape
+    for dtype, mask, groups in itertools.product(CLOSE, ["none", "empty", "random", "full"], [0, slices]):
+        x, dy, padding = random_rows((count, width), mask, dtype)
+        torch.manual_seed(3)
+        columns = [torch.randn(width), torch.randn(width), [*SETTINGS[case][2](width), torch.tensor(4)]]
+        fast = run_operators(case, ops.FAST, x, dy, padding, groups, *columns)
+        columns = [*wide(columns[:2]), wide(columns[2])]
+        plain = run_operators(case, ops.PLAIN, x.double(), dy.double(), padding, groups, *columns)
+        for ours, theirs in zip(fast, plain):
+            tolerance = CLOSE[ours.dtype if ours.dtype in CLOSE else torch.float32]
+            atol = tolerance["atol"] * (1 if ours.dim() == 2 else max(1, count) ** 0.5 * 3)
+            torch.testing.assert_close(ours.double(), theirs.double(), rtol=10 * tolerance["rtol"], atol=atol)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@needs_cpp
 @pytest.mark.parametrize("mask", ["none", "random", "full"])
-@pytest.mark.parametrize("groups", [0, 3])
-def test_chunks_change_nothing(groups, mask, dtype, monkeypatch):
-    monkeypatch.setattr(chunked, "CHUNK", 12 * 7)
-    x, dy, padding = random_rows((40, 12), mask, dtype)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    vectors = torch.randn(3, 12, generator=torch.Generator().manual_seed(1)).to(wide)
-
-    def whole(scales=None):
-        return EagerRows(x, padding, groups, 1e-5, scales)
-
-    def in_chunks(scales=None):
-        return chunked.ChunkedRows(x, padding, groups, 1e-5, scales)
-
-    for ours, theirs in zip(all_passes(in_chunks, dy, vectors), all_passes(whole, dy, vectors)):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["ln", "rms", "gn"])
+def test_cpp_norms_of_tokens_equal_the_plain_ones(name, shape, mask):
+    count, width, groups = shape
+    x, dy, padding = random_rows((count, width), mask)
+    norm, plain = (bare_norm(name, width, groups=groups, kernel=kernel) for kernel in ("cpp", "eager"))
+    plain.load_state_dict(random_affine(norm).state_dict())
+    y, dx = training_step(norm, x, dy, padding)
+    expected_y, expected_dx = training_step(plain.double(), x.double(), dy.double(), padding)
+    torch.testing.assert_close(y.double(), expected_y, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(dx.double(), expected_dx, rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(norm.parameters(), plain.parameters()):
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-4 * max(1, count) ** 0.5)
 
 
-def test_large_input_on_a_cpu_is_cut_into_chunks():
-    norm = build_norm("pn", 512, kernel="eager")
-    assert type(norm.rows(torch.zeros(4096, 512), None)) is chunked.ChunkedRows
-    assert type(norm.rows(torch.zeros(40, 512), None)) is EagerRows
+@pytest.mark.parametrize("sums", ["statistics", "gradient_sums"])
+@needs_cpp
+def test_sums_for_other_processes(sums):
+    x, dy, padding = random_rows((90, 12))
+    for groups, more in ((0, None), (3, None), (3, torch.randn(12))):
+        if sums == "statistics":
+            args = [(x, padding, groups, 1e-5, more is not None)]
+        else:
+            args = [(dy, x, padding, groups, 1e-5, more)]
+        fast, plain = ops.FAST[sums](*args[0]), ops.PLAIN[sums](*wide(args[0]))
+        torch.testing.assert_close(fast.double(), plain, rtol=1e-4, atol=1e-4)
 
 
 @needs_cpp
 @pytest.mark.parametrize("rows", [90, 3000])
 def test_moments_do_not_cancel(rows):
     x, _, padding = random_rows((rows, 8), offset=-10000.0)
-    mean, squares = cpp.CppRows(x, padding, 0, 1e-5).moments()
-    expected_mean, expected_squares = EagerRows(x.double(), padding, 0, 1e-5).moments()
-    torch.testing.assert_close(mean.double(), expected_mean, rtol=1e-6, atol=0)
-    torch.testing.assert_close(squares.double(), expected_squares, rtol=1e-5, atol=0)
+    ours = ops.FAST["statistics"](x, padding, 0, 1e-5, True).double()
+    theirs = ops.PLAIN["statistics"](x.double(), padding, 0, 1e-5, True)
+    torch.testing.assert_close(ours[:8], theirs[:8], rtol=1e-6, atol=0)
+    torch.testing.assert_close(ours[8:], theirs[8:], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("kernel", ["eager", pytest.param("cpp", marks=needs_cpp)])
+@pytest.mark.parametrize("name", ["bn", "pnv"])
+def test_squares_of_large_numbers_do_not_overflow(name, kernel):
+    """4096 squares of 1e18 are more than a float can hold; their mean is not."""
+    x = 1e18 * random_rows((4096, 8), mask="none")[0]
+    norm = bare_norm(name, 8, kernel=kernel)
+    y = norm(x)
+    torch.testing.assert_close(y.double(), bare_norm(name, 8)(x.double()), rtol=1e-3, atol=1e-4)
+    assert norm.num_updates == 1
+
+
+@needs_cpp
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({4: torch.ones(7)}, "gamma has 7 elements; the width is 6"),
+        ({5: torch.zeros(6, dtype=torch.float64)}, "beta must be float32 or bfloat16"),
+        ({0: torch.zeros(4, 6).half()}, "x must be float32 or bfloat16"),
+        ({0: torch.zeros(6, 4).t()}, "x must be contiguous"),
+        ({1: torch.zeros(3, dtype=torch.bool)}, "padding has 3 elements; there are 4 tokens"),
+        ({1: torch.zeros(4)}, "padding must be bool"),
+        ({2: 4}, "groups must divide the width"),
+        ({8: torch.ones(5)}, "running_psi2 has 5 elements; it must have 6"),
+        ({8: torch.ones(6, dtype=torch.float64)}, "running_psi2 must be float32"),
+        ({9: torch.tensor(0.0)}, "num_updates must be one int64"),
+    ],
+)
+def test_operators_check_what_they_are_given(change, message):
+    arguments = [torch.zeros(4, 6), None, 2, 1e-5, torch.ones(6), torch.zeros(6)]
+    arguments += [0.9, 0, torch.ones(6), torch.tensor(0), None, True]
+    for position, value in change.items():
+        arguments[position] = value
+    with pytest.raises(RuntimeError, match=message):
+        ops.FAST["power_forward"](*arguments)
 
 
 @needs_cpp
@@ -112,7 +165,7 @@ def test_parameters_and_masks_of_any_stride():
     for mask in (torch.zeros(1, dtype=torch.bool).expand(6), torch.eye(12, dtype=torch.bool)[3, ::2]):
         results = []
         for kernel in ("eager", "cpp"):
-            norm = build_norm("pn", 4, kernel=kernel)
+            norm = bare_norm("pn", 4, kernel=kernel)
             norm.weight = torch.nn.Parameter(torch.arange(8.0)[::2])
             results.append(training_step(norm, x, dy, mask))
         torch.testing.assert_close(results[0], results[1])
@@ -120,7 +173,7 @@ def test_parameters_and_masks_of_any_stride():
 
 def make(name, width=12, dtype=torch.float32, **options):
     everywhere = {"groups": 2, "layer_scale": "head", "warmup_updates": 2, "window": 2, "alpha_bwd": 0.8}
-    return random_affine(build_norm(name, width, **{**everywhere, **options})).to(dtype)
+    return random_affine(bare_norm(name, width, **{**everywhere, **options})).to(dtype)
 
 
 def five_steps(norm, dtype, layout=lambda t: t):
@@ -217,22 +270,18 @@ def test_processes_with_shares_equal_one(tmp_path):
 
 
 @needs_cpp
-@pytest.mark.parametrize("name", ["bn", "pnv", "pn"])
-def test_whole_steps_serve_what_they_can(name):
-    x, mask = torch.zeros(2, 3, 12), torch.zeros(2, 3, dtype=torch.bool)
-    norm = make(name, kernel="auto")
+def test_implementation_is_chosen_by_input_and_setting():
+    x, wide_x = torch.zeros(2, 3, 12), torch.zeros(2, 12, dtype=torch.float64)
+
+    def chosen(norm, x):
+        return norm._implementation(x, norm.running_psi2)
+
     for served in (x, x.bfloat16(), x.transpose(0, 1), x[:0]):
-        assert serves(norm, served, None)
-    assert serves(norm, x, mask) and serves(norm, x.transpose(0, 1), mask.t())
-    assert serves(make(name, dtype=torch.bfloat16), x.bfloat16(), mask)
-    for other in (make(name, kernel="eager"), make(name, dtype=torch.float64), make(name, affine=False)):
-        assert not serves(other, x, mask)
-    for left in (x.double(), x.half(), torch.zeros(2, 3, 6), torch.zeros(()), x.to("meta")):
-        assert not serves(norm, left, None)
-    assert not serves(norm, x, mask.t()) and not serves(norm, x, mask.byte())
-    alone = make(name, sync=True)  # there is but one process
-    assert isinstance(alone(x.requires_grad_(), mask).grad_fn.step, FusedBatchStep)
-    assert make("pn", recipe="release").fused_step is None and make("brn").fused_step is None
+        assert chosen(make("pn", kernel="auto"), served) == chosen(make("pn", kernel="cpp"), served) == "cpp"
+    for left in (wide_x, x.half(), x.to("meta")):
+        assert chosen(make("pn", kernel="auto"), left) == "plain"
+    assert chosen(make("pn", kernel="eager"), x) == chosen(make("pn", dtype=torch.float64), x) == "plain"
+    assert chosen(make("pn", affine=False), x) == chosen(make("pn", bias=False), x) == "cpp"
 
 
 @pytest.mark.parametrize("kernel", ["eager", pytest.param("cpp", marks=needs_cpp)])
@@ -253,15 +302,16 @@ def test_cpp_operators_were_built():
 def test_switch(monkeypatch):
     x = torch.zeros(2, 4)
     monkeypatch.setenv("POWERNORM_KERNEL", "eager")
-    assert build_norm("pn", 4).kernel == "eager" and type(build_norm("pn", 4).rows(x, None)) is EagerRows
+    assert bare_norm("pn", 4).kernel == "eager" and bare_norm("pn", 4)._implementation(x) == "plain"
     assert kernels.describe().startswith("eager")
     monkeypatch.setenv("POWERNORM_KERNEL", "fast")
     with pytest.raises(ValueError, match="POWERNORM_KERNEL='fast' is not known; choose from auto, eager, cpp, triton"):
-        build_norm("pn", 4)
-    assert build_norm("pn", 4, kernel="auto").kernel == "auto"
+        bare_norm("pn", 4)
+    assert bare_norm("pn", 4, kernel="auto").kernel == "auto"
     with pytest.raises(ValueError, match="kernel='quick' is not known"):
-        build_norm("ln", 4, kernel="quick")
-    monkeypatch.setattr(cpp, "UNUSABLE", "there is none")
+        bare_norm("ln", 4, kernel="quick")
+    monkeypatch.setattr(kernels, "unusable", lambda kernel: "there is none" if kernel == "cpp" else None)
+    monkeypatch.setattr(kernels, "_serving", kernels._serving.__wrapped__)
     with pytest.raises(ValueError, match="kernel='cpp' cannot be used: there is none; choose from eager"):
-        build_norm("pn", 4, kernel="cpp")
-    assert type(build_norm("pn", 4, kernel="auto").rows(x, None)) is EagerRows
+        bare_norm("pn", 4, kernel="cpp")
+    assert bare_norm("pn", 4, kernel="auto")._implementation(x) == "plain"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from powernorm_fairseq.norms.kernels.eager import EagerRows
 
 from powernorm_fairseq.norms import build_norm, kernels
-from powernorm_fairseq.norms.kernels.eager import EagerRows
 from tests.norms.batches import random_affine
 from tests.norms.batches import training_step as step
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from powernorm_fairseq.norms import build_norm, norm_names
-from tests.norms.batches import random_affine, random_batch, training_step
+from powernorm_fairseq.norms import norm_names
+from tests.norms.batches import bare_norm, random_affine, random_batch, training_step
 
 NAMES = norm_names()
 BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
@@ -12,7 +12,7 @@ EVERYWHERE = {"groups": 2, "layer_scale": "head", "warmup_updates": 1, "window":
 
 
 def make(name, **options):
-    return random_affine(build_norm(name, 6, **{**EVERYWHERE, **options})).double()
+    return random_affine(bare_norm(name, 6, **{**EVERYWHERE, **options})).double()
 
 
 def everything(norm, x, dy, mask):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from powernorm_fairseq.norms import build_norm, training_step
-from powernorm_fairseq.norms.step import in_backward
-from tests.norms.batches import random_affine, random_batch
+from powernorm_fairseq.norms import training_step
+from powernorm_fairseq.norms.replay import in_backward
+from tests.norms.batches import bare_norm, random_affine, random_batch
 from tests.norms.batches import training_step as step
 
 BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
@@ -15,7 +15,7 @@ REENTRANT = [True, False] if NEW_TORCH else [True]
 
 
 def make(name):
-    return random_affine(build_norm(name, 6, warmup_updates=2, window=2, groups=2, layer_scale="head")).double()
+    return random_affine(bare_norm(name, 6, warmup_updates=2, window=2, groups=2, layer_scale="head")).double()
 
 
 @pytest.mark.parametrize("reentrant", REENTRANT)

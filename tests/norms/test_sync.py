@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from powernorm_fairseq.norms import build_norm, training_step
-from tests.norms.batches import random_affine, random_batch
+from powernorm_fairseq.norms import training_step
+from tests.norms.batches import bare_norm, random_affine, random_batch
 from tests.norms.batches import training_step as step
 from tests.processes import run_processes
 
@@ -21,7 +21,7 @@ SHARES = {"two": (6, 6), "unequal": (11, 1), "three with an empty one": (7, 0, 5
 
 
 def make(name, recipe, sync=True):
-    return random_affine(build_norm(name, 6, recipe=recipe, sync=sync, **OPTIONS)).double()
+    return random_affine(bare_norm(name, 6, recipe=recipe, sync=sync, **OPTIONS)).double()
 
 
 def batch(seed):
@@ -159,7 +159,7 @@ def test_inside_torchs_distributed_data_parallel(tmp_path):
 def test_one_collective_for_each_direction(tmp_path):
     def work(rank):
         sent, original = [], dist.all_reduce
-        dist.all_reduce = lambda tensor, **options: (sent.append(tensor.shape), original(tensor, **options))
+        dist.all_reduce = lambda tensor, **options: sent.append(tensor.shape) or original(tensor, **options)
         counts = {}
         for name, recipe in CASES:
             norm = make(name, recipe)
@@ -193,7 +193,7 @@ def test_without_sync_each_process_uses_its_own_batch(tmp_path):
 def test_process_group_limits_the_span(tmp_path):
     def work(rank):
         groups = [dist.new_group([0, 1]), dist.new_group([2])]
-        norm = build_norm("pnv", 6, sync=True, process_group=groups[rank // 2]).double()
+        norm = bare_norm("pnv", 6, sync=True, process_group=groups[rank // 2]).double()
         step(norm, *share_of(rank, (4, 4, 4), *batch(0)))
         return norm.running_psi2.clone()
 
@@ -214,7 +214,7 @@ def test_variance_does_not_cancel_far_from_zero(tmp_path):
     """float32, mean 1000, deviation 1: the naive mean of squares would lose every digit of the variance."""
 
     def work(rank):
-        norm = build_norm("bn", 4, sync=True, momentum=0.5)
+        norm = bare_norm("bn", 4, sync=True, momentum=0.5)
         generator = torch.Generator().manual_seed(rank)
         for _ in range(12):
             norm(1000 + torch.randn(500, 4, generator=generator))

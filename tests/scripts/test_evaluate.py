@@ -148,6 +148,13 @@ def run(trained, *arguments, preset="wmt14"):
     return evaluate.main([*paths, *map(str, arguments)])
 
 
+def test_result_holds_what_was_decoded_with(trained):
+    out = trained / "beam 2"
+    assert run(trained, "--out", out, "--", "--beam", 2, "--lenpen", 0.9) == 0
+    stored = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    assert (stored["beam"], stored["lenpen"]) == (2, 0.9)
+
+
 def test_finished_results_are_printed_without_decoding(trained, evaluated, capsys, monkeypatch):
     monkeypatch.setattr(evaluate, "decode", None)
     assert run(trained, "--max-tokens", 500) == 0  # another batch size is no reason to decode again

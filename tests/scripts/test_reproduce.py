@@ -244,6 +244,13 @@ def test_gpus_are_divided_too(jobs, dataset, gpus, seen, monkeypatch):
     assert found == seen
 
 
+def test_gpus_that_the_user_allows_are_divided(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,GPU-a,3")
+    found = [env["CUDA_VISIBLE_DEVICES"] for env in local.environments(2, "wmt14", 4)]
+    assert found == ["5,7", "GPU-a,3"]
+    assert [env["CUDA_VISIBLE_DEVICES"] for env in local.environments(3, "iwslt14", 4)] == ["5", "7", "GPU-a"]
+
+
 def test_dry_run_says_what_is_known_and_writes_nothing(data, stand_ins, tmp_path, capsys):
     assert reproduce.main(arguments(data, tmp_path, "--dry-run")) == 0
     out = capsys.readouterr().out

@@ -23,7 +23,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.experimental import compose, initialize_config_dir
 
 from powernorm_fairseq.safe_load import load_checkpoint
-from scripts import train, train_checks, train_ranks, train_recipe
+from scripts import train, train_batches, train_checks, train_ranks, train_recipe
 from tests.models.training import NO_STATE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +86,7 @@ def status(folder):
 @pytest.mark.parametrize("norm", ["pn", "bn"])
 @pytest.mark.parametrize("preset", train_recipe.PRESETS)
 def test_flags_say_what_the_configuration_says(preset, norm):
-    flags = train_recipe.recipe(preset, norm, train_recipe.PROCESSES.get(preset, 1))
+    flags = train_recipe.recipe(preset, norm, train_recipe.usual_processes(preset))
     argv = ["data", "--user-dir", str(ROOT / "powernorm_fairseq"), *train_recipe.to_words(flags)]
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), argv))
     name = f"{preset}_{norm}"
@@ -115,6 +115,63 @@ def test_an_update_has_the_tokens_of_the_recipe_on_any_number_of_processes(prese
     assert int(flags["--max-tokens"][0]) == tokens and int(flags.get("--update-freq", ["1"])[0]) == frequency
 
 
+@pytest.mark.parametrize(
+    "processes, frequency, off",
+    [(128, 1, None), (64, 2, None), (16, 8, None), (48, 3, "12.5% more"), (80, 2, "25.0% more"), (96, 1, "25.0% fewer"),
+     (112, 1, "12.5% fewer"), (100, 1, "21.9% fewer")],
+)  # fmt: skip
+def test_what_differs_from_the_update_of_the_recipe_is_said(processes, frequency, off):
+    """The batch that statistics are taken over stays."""
+    flags = train_recipe.recipe("wmt14", "pn", processes)
+    assert (flags["--max-tokens"], flags["--update-freq"]) == (["4096"], [str(frequency)])
+    sentences = train_batches.warnings(flags, 4096, 128, processes, {})
+    assert len(sentences) == (off is not None) and (off is None or f"{off} than the recipe's 524288" in sentences[0])
+
+
+@pytest.mark.parametrize(
+    "preset, norm, processes, extra, words",
+    [
+        ("demo", "pn", 8, {}, "statistics are taken over 256 tokens, not over the recipe's 2048"),
+        ("demo", "ln", 8, {}, None),
+        ("demo", "ln", 8, {"--decoder-norm": ["pn"]}, "over 256 tokens"),
+        ("demo", "pn", 8, {"--sync-norm": []}, None),
+        ("demo", "pn", 8, {"--max-tokens": ["256"]}, None),  # asked for
+        ("wmt14", "pn", 256, {}, "over 2048 tokens, not over the recipe's 4096: another experiment; 128 or fewer"),
+        ("wmt14", "bn", 64, {}, "over 262144 tokens, not over the recipe's 524288: another experiment; 128 processes"),
+    ],
+)
+def test_another_batch_of_the_statistics_is_said(preset, norm, processes, extra, words):
+    usual = train_recipe.usual_processes(preset)
+    tokens = int(train_recipe.recipe(preset, norm, usual)["--max-tokens"][0])
+    flags = train_recipe.merge(preset, norm, train_recipe.recipe(preset, norm, processes), extra)
+    sentences = train_batches.warnings(flags, tokens, usual, processes, extra)
+    assert words is None and not sentences or len(sentences) == 1 and words in sentences[0], sentences
+
+
+@pytest.mark.parametrize(
+    "began, processes, divided",
+    [(1024, 2, (1024, 1)), (1024, 1, (1024, 2)), (512, 1, (512, 4)), (2048, 2, (1024, 1))],
+)
+def test_a_training_keeps_the_batch_that_it_began_with_if_it_can(began, processes, divided):
+    assert train_batches.divide(2048, 1, processes, began) == divided
+
+
+def test_flags_of_the_user_win():
+    flags = train_recipe.recipe("iwslt14", "pn", 1)
+    assert "--share-all-embeddings" in flags
+    extra = train_recipe.parse_flags(
+        "--no-share-all-embeddings --no-epoch-checkpoints --lr-scheduler cosine --max-update 7 --optimizer adam".split()
+    )
+    merged = train_recipe.merge("iwslt14", "pn", flags, extra)
+    gone = {"--share-all-embeddings", "--no-share-all-embeddings", "--warmup-init-lr", "--warmup-updates"}
+    assert not gone & set(merged)
+    assert merged["--lr-scheduler"] == ["cosine"] and merged["--no-epoch-checkpoints"] == []
+    assert merged["--adam-betas"] == flags["--adam-betas"] and merged["--max-update"] == ["7"]
+    argv = ["data", "--user-dir", str(ROOT / "powernorm_fairseq"), *train_recipe.to_words(merged)]
+    cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), argv))
+    assert cfg.lr_scheduler._name == "cosine" and not cfg.model.share_all_embeddings
+
+
 def test_no_sentence_is_left_out():
     assert all(train_recipe.recipe(preset, "ln", 1)["--required-batch-size-multiple"] == ["1"] for preset in
                train_recipe.PRESETS)  # fmt: skip
@@ -140,6 +197,10 @@ def test_flags_as_typed():
         (["--data", "nowhere"], "nowhere is no folder"),
         (["--preset", "wmt14", "--", "--target-lang", "fr"], "has no train data for en to fr"),
         (["--nproc", "0"], "--nproc 0 is too few"),
+        (["--save-minutes", "-1"], "--save-minutes -1.0 is no number of minutes"),
+        (["--precision", "fp16"], "--precision fp16 needs a GPU, and there is none; choose fp32 or bf16"),
+        (["--precision", "bf16", "--", "--fp16"], "--precision bf16 and --fp16 after -- contradict each other"),
+        (["--", "--broadcast-buffers"], "--broadcast-buffers would replace each process's running statistics"),
         (["--", "--save-dir", "x"], "--save-dir cannot come after --"),
         (["--", "fp16"], "fp16 is no flag"),
     ],
@@ -193,8 +254,11 @@ def test_folder_of_another_experiment(name, toy_data, tmp_path, capsys):
     train.write(
         tmp_path / "experiment.json", train_checks.describe("demo", "pn", 1, args.data, flags, args.extra)
     )
+    assert train.main(arguments(toy_data, tmp_path, "--dry-run", *EXPERIMENT[name])) == 0  # nothing has been saved
+    (tmp_path / "checkpoint_last.pt").touch()
     assert train.main(arguments(toy_data, tmp_path, "--dry-run")) == 0
     assert train.main(arguments(toy_data, tmp_path, "--dry-run", "--", "--max-update", "7")) == 0  # longer: goes on
+    assert train.main(arguments(toy_data, tmp_path, "--dry-run", "--restart", *EXPERIMENT[name])) == 0
     assert train.main(arguments(toy_data, tmp_path, "--dry-run", *EXPERIMENT[name])) == 1
     assert f"experiment with other {name}" in capsys.readouterr().err
 
@@ -204,11 +268,34 @@ def test_folder_with_other_data(toy_data, tmp_path, capsys):
     shutil.copytree(str(toy_data), str(data))
     flags = train_recipe.recipe("demo", "pn", 1)
     train.write(tmp_path / "experiment.json", train_checks.describe("demo", "pn", 1, str(data), flags, {}))
+    (tmp_path / "checkpoint_last.pt").touch()
     assert train.main(arguments(toy_data, tmp_path, "--dry-run")) == 0  # the same data elsewhere
     with open(str(data / "train.de-en.de.bin"), "ab") as file:
         file.write(b"more")
     assert train.main(arguments(data, tmp_path, "--dry-run")) == 1
     assert "other data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "norm, began, processes, flags, message",
+    [
+        ("pn", {"tokens": 2048, "statistics": 2048}, 2, [], "statistics over 2048 tokens, not 1024"),
+        ("ln", {"tokens": 2048, "statistics": None}, 2, [], "batches of 2048 tokens, not 1024"),
+        ("pn", {"tokens": 1024, "statistics": 2048}, 1, ["--sync-norm"], "statistics over 2048 tokens, not 1024"),
+        ("pn", {"tokens": 1024, "statistics": 1024}, 1, [], None),  # two batches make an update
+    ],
+)
+def test_going_on_with_another_batch(norm, began, processes, flags, message, toy_data, tmp_path, capsys):
+    words = arguments(toy_data, tmp_path, "--nproc", processes, "--dry-run", "--", *flags, norm=norm)
+    args = train.parse_args(words)
+    recipe = train_recipe.recipe("demo", norm, 1)
+    experiment = train_checks.describe("demo", norm, 1, args.data, recipe, args.extra)
+    train.write(tmp_path / "experiment.json", {**experiment, "batch": began})
+    (tmp_path / "checkpoint_last.pt").touch()
+    assert train.main(words) == (message is not None)
+    captured = capsys.readouterr()
+    assert message in captured.err if message else "--max-tokens 1024 --" in captured.out
+    assert message or "--update-freq 2" in captured.out
 
 
 def test_folder_with_checkpoints_of_unknown_origin(toy_data, tmp_path, capsys):
@@ -264,13 +351,13 @@ NODES = {"MASTER_ADDR": "a", "MASTER_PORT": "9"}
         (None, 4, {**NODES, "RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2"}, (8, 6, 1, 4, 2, "a:9")),
         (None, 0, {**NODES, "RANK": "1", "WORLD_SIZE": "2"}, (2, 1, 1, 0, 0, "a:9")),
         # several tasks on each machine: a process each, on the GPU of its number, or on the only one that it sees
-        (None, 0, {**SLURM, "SLURM_STEP_NUM_TASKS": "6"}, (6, 5, 1, 0, 0, "127.0.0.1:11232")),
-        (None, 4, {**SLURM, "SLURM_STEP_NUM_TASKS": "6"}, (6, 5, 1, 4, 1, "127.0.0.1:11232")),
-        (None, 1, {**SLURM, "SLURM_STEP_NUM_TASKS": "6"}, (6, 5, 1, 1, 0, "127.0.0.1:11232")),
+        (None, 0, {**SLURM, "SLURM_STEP_NUM_TASKS": "6"}, (6, 5, 1, 0, 0, "127.0.0.1:")),
+        (None, 4, {**SLURM, "SLURM_STEP_NUM_TASKS": "6"}, (6, 5, 1, 4, 1, "127.0.0.1:")),
+        (None, 1, {**SLURM, "SLURM_STEP_NUM_TASKS": "6"}, (6, 5, 1, 1, 0, "127.0.0.1:")),
         # one task on each machine: a process for each GPU
         (
             None, 8, {**SLURM, "SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_NUM_NODES": "6", "SLURM_LOCALID": "0",
-                      "SLURM_STEP_NODELIST": "gpu[07-12]"}, (48, 40, 8, 8, 0, "gpu07:11232")
+                      "SLURM_STEP_NODELIST": "gpu[07-12]"}, (48, 40, 8, 8, 0, "gpu07:")
         ),
     ],
 )  # fmt: skip
@@ -292,6 +379,22 @@ def test_places_that_cannot_be():
         train_ranks.find_place(3, 2, {})
     with pytest.raises(train_checks.TrainError, match="also needs NODE_RANK, MASTER_ADDR"):
         train_ranks.find_place(1, 0, {"NNODES": "2"})
+
+
+def test_processes_of_a_larger_training_are_counted_there():
+    with pytest.raises(train_checks.TrainError, match="--nproc 2 does not go with RANK=0 and WORLD_SIZE=4"):
+        train_ranks.find_place(2, 0, {**NODES, "RANK": "0", "WORLD_SIZE": "4"})
+
+
+def test_trainings_of_one_step_meet_in_different_places():
+    env = {**SLURM, "SLURM_STEP_NUM_TASKS": "6"}
+    first, same, second, later = (
+        train_ranks.find_place(None, 0, {**env, **more}, name).address
+        for name, more in (("a", {}), ("a", {"SLURM_PROCID": "0"}), ("b", {}), ("a", {"SLURM_RESTART_COUNT": "1"}))
+    )
+    assert first == same and len({first, second, later}) == 3
+    alone = {**SLURM, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    assert train_ranks.find_place(2, 0, alone, "a").address != train_ranks.find_place(2, 0, alone, "a").address
 
 
 def test_environment_keeps_no_secret(monkeypatch):
@@ -372,6 +475,93 @@ def test_processes_stop_together_and_none_outlives_another(toy_data, tmp_path):
     assert "rank 1 was ended by SIGKILL; the other processes were stopped" in output, output[-3000:]
     assert status(tmp_path)["state"] == "failed" and "rank 1" in status(tmp_path)["reason"]
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_what_a_stopped_training_leaves(number, toy_data, tmp_path):
+    """Nothing of the stop is in the settings that the checkpoint holds."""
+    process = start(toy_data, tmp_path, "--", *TINY, "--max-update", 100000)
+    wait_for(lambda: trains(tmp_path), process)
+    process.send_signal(number)
+    code, output = finish(process)
+    assert code == 75 and f"{number.name}: stopping after this update" in output, output[-3000:]
+    cfg = load_checkpoint(tmp_path / "checkpoint_last.pt")["cfg"]
+    assert cfg["optimization"]["stop_time_hours"] == 0 and cfg["dataset"]["disable_validation"] is False
+    assert not list(tmp_path.glob("heartbeat-*")) + list(tmp_path.glob("stop-*"))
+    experiment = json.loads((tmp_path / "experiment.json").read_text())
+    assert experiment["batch"] == {"tokens": 100, "statistics": 100} and experiment["precision"] == "fp32"
+
+
+def test_nohup_is_respected(toy_data, tmp_path):
+    command = ["nohup", str(ROOT / "scripts/train.sh"), *arguments(toy_data, tmp_path, "--", *TINY, "--max-update", 60)]
+    env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env=env, **pipes)
+    wait_for(lambda: trains(tmp_path), process)
+    process.send_signal(signal.SIGHUP)
+    code, output = finish(process)
+    assert code == 0 and "train: finished" in output, output[-3000:]
+
+
+def test_checkpoints_by_the_clock_change_nothing(toy_data, tmp_path):
+    """With a wait of no time there is one after each update; two processes, each with statistics of its own."""
+    flags = ["--", *TINY, "--max-update", 40, "--disable-validation"]
+    for name, minutes in (("often", "1e-9"), ("never", "0")):
+        code, output = finish(start(toy_data, tmp_path / name, "--nproc", 2, "--save-minutes", minutes, *flags))
+        assert code == 0, output[-3000:]
+        saved = (tmp_path / name / "train.log").read_text().count("Finished saving checkpoint")
+        assert saved > 35 if name == "often" else saved < 8  # one for each epoch
+    states = [load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("often", "never")]
+    ours, theirs = ({**leaves(state["model"]), **leaves(state["last_optimizer_state"])} for state in states)
+    assert all(torch.equal(torch.as_tensor(ours[key]), torch.as_tensor(theirs[key])) for key in theirs
+               if not NO_STATE.search(key))  # fmt: skip
+
+
+def test_a_process_that_hangs_is_ended(toy_data, tmp_path):
+    process = start(toy_data, tmp_path, "--nproc", 2, "--hang-minutes", 0.1, "--", *TINY, "--max-update", 100000)
+    wait_for(lambda: trains(tmp_path), process)
+    ranks = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    victim = next(pid for pid in ranks if b"--distributed-rank\x001" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(victim, signal.SIGSTOP)
+    code, output = finish(process, timeout=60)
+    assert code == 1 and "rank 1 is stopped, and no process has made progress for 6 s; all were ended" in output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+def test_a_try_that_never_saved_claims_nothing_and_restart_keeps_what_was(toy_data, tmp_path):
+    code, output = finish(start(toy_data, tmp_path, "--", *TINY, "--no-such-flag"))
+    assert code == 1 and "unrecognized arguments: --no-such-flag" in output
+    code, output = finish(start(toy_data, tmp_path, "--", *TINY, "--max-update", 5))
+    assert code == 0 and f"what was in {tmp_path} is in {tmp_path}/before-1 now" in output, output[-3000:]
+    assert "no-such-flag" not in (tmp_path / "train.log").read_text()
+    code, output = finish(start(toy_data, tmp_path, "--restart", "--seed", 2, "--", *TINY, "--max-update", 5))
+    assert code == 0 and "Loaded checkpoint" not in output, output[-3000:]
+    assert (tmp_path / "before-2" / "checkpoint_last.pt").exists()
+    assert json.loads((tmp_path / "experiment.json").read_text())["seed"] == 2
+
+
+def test_bfloat16_on_a_cpu(toy_data, tmp_path):
+    code, output = finish(start(toy_data, tmp_path, "--precision", "bf16", "--", *TINY, "--max-update", 5))
+    assert code == 0 and "--bf16" in (tmp_path / "command.txt").read_text().splitlines()[-1], output[-3000:]
+    assert json.loads((tmp_path / "experiment.json").read_text())["precision"] == "bf16"
+
+
+def test_torchs_own_data_parallelism_trains_the_same(toy_data, tmp_path):
+    """--ddp-backend pytorch_ddp, whose processes keep their statistics to themselves, too."""
+    states = []
+    for backend in ("legacy_ddp", "pytorch_ddp"):
+        flags = ["--nproc", 2, "--", *TINY, "--max-update", 30, "--disable-validation", "--ddp-backend", backend]
+        code, output = finish(start(toy_data, tmp_path / backend, *flags))
+        assert code == 0, output[-3000:]
+        states.append(load_checkpoint(tmp_path / backend / "checkpoint_last.pt"))
+    ours, theirs = (leaves(state["model"]) for state in states)
+    for key in theirs:
+        if not NO_STATE.search(key):
+            torch.testing.assert_close(ours[key], theirs[key], rtol=1e-4, atol=1e-5)
+    each = [state["extra_state"]["statistics_of_processes"] for state in states]
+    assert not torch.equal(each[0][0], each[0][1])
+    for one, other in zip(*each):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_failure_of_fairseq_is_reported(toy_data, tmp_path):

@@ -1,4 +1,4 @@
-"""Which implementation does the work of a batch norm: plain torch, fused C++ for CPUs, or fused Triton for GPUs.
+"""Which implementations of the norms can be used here: plain torch, C++ for CPUs, Triton for GPUs.
 
 ``POWERNORM_KERNEL`` chooses for all norms that ``build_norm(..., kernel=...)`` says nothing to: ``auto`` takes the
 fastest that serves the input, ``eager`` is plain torch, ``cpp`` or ``triton`` that one; input that the one chosen does
@@ -9,45 +9,41 @@ not serve, as float64, goes to plain torch. :func:`describe` says what is in use
 import importlib.util
 import os
 from functools import lru_cache
-from typing import List, Optional, Type, Union
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
-from torch import Tensor
 
-from powernorm_fairseq.norms.kernels import cpp
-from powernorm_fairseq.norms.kernels.chunked import CHUNK, ChunkedRows
-from powernorm_fairseq.norms.kernels.eager import EagerRows
-from powernorm_fairseq.norms.kernels.rows import Moments, Rows, statistics_type
 from powernorm_fairseq.norms.settings import check_choice
-
-__all__ = [
-    "KERNELS",
-    "VARIABLE",
-    "Moments",
-    "Rows",
-    "available",
-    "choose_kernel",
-    "describe",
-    "rows_type",
-    "statistics_type",
-    "unusable",
-]
 
 KERNELS = ("auto", "eager", "cpp", "triton")
 VARIABLE = "POWERNORM_KERNEL"
 MIN_TRITON = (3, 2)  # that of torch 2.6
-
-
-def unusable(kernel: str) -> Optional[str]:
-    """Why ``kernel`` cannot be used here; None if it can."""
-    if kernel == "triton":
-        return triton_unusable()
-    return cpp.UNUSABLE if kernel == "cpp" else None
+CPP_TYPES = (torch.float32, torch.bfloat16)
+TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+NOTHING: Tuple[str, Tuple[torch.dtype, ...]] = ("plain", ())
 
 
 @lru_cache(maxsize=None)
-def triton_unusable() -> Optional[str]:
-    """The same for triton, which is not imported unless there is a use for it."""
+def unusable(kernel: str) -> Optional[str]:
+    """Why ``kernel`` cannot be used here; None if it can."""
+    if kernel == "cpp":
+        return _load_cpp()
+    return _find_triton() if kernel == "triton" else None
+
+
+def _load_cpp() -> Optional[str]:
+    files = sorted(Path(__file__).parent.glob("_rows*.so"))
+    if not files:
+        return "the C++ operators were not compiled when the package was installed"
+    try:
+        torch.ops.load_library(str(files[0]))
+    except OSError as error:
+        return f"the C++ operators do not fit this torch: {error.__cause__ or error}"
+    return None
+
+
+def _find_triton() -> Optional[str]:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if not torch.cuda.is_available() and not _interprets_triton():
@@ -63,10 +59,31 @@ def _interprets_triton() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _triton_serves(device: Union[str, torch.device], kernel: str) -> bool:
-    """Whether input on ``device`` goes to triton; on a CPU only if that is what was asked for."""
-    kind = torch.device(device).type
-    return kind == "cuda" or (kind == "cpu" and kernel == "triton" and _interprets_triton())
+def serving(kernel: str, device: str) -> Tuple[str, Tuple[torch.dtype, ...]]:
+    """What serves input on a kind of device where a norm's setting is ``kernel``, and which types it takes."""
+    return _serving(kernel, device)
+
+
+if hasattr(torch, "compiler"):
+    serving = torch.compiler.assume_constant_result(serving)  # torch.compile would look inside
+
+
+@lru_cache(maxsize=None)
+def _serving(kernel: str, device: str) -> Tuple[str, Tuple[torch.dtype, ...]]:
+    if device == "cpu" and kernel in ("auto", "cpp") and unusable("cpp") is None:
+        return "cpp", CPP_TYPES
+    on_triton = device == "cuda" or (device == "cpu" and kernel == "triton" and _interprets_triton())
+    if on_triton and kernel in ("auto", "triton") and unusable("triton") is None:
+        return "triton", TRITON_TYPES
+    return NOTHING
+
+
+@lru_cache(maxsize=None)
+def triton_operators() -> Dict[str, Any]:
+    """The operators in Triton; importing them imports triton."""
+    from powernorm_fairseq.norms.kernels import triton_ops
+
+    return triton_ops.OPERATORS
 
 
 def choose_kernel(kernel: Optional[str] = None) -> str:
@@ -82,10 +99,8 @@ def choose_kernel(kernel: Optional[str] = None) -> str:
 
 def available(device: Union[str, torch.device] = "cpu") -> List[str]:
     """The implementations that serve float32 input on ``device``, the one that ``auto`` takes first."""
-    kinds = {"cpu": ["cpp", "eager"], "cuda": ["triton", "eager"]}.get(torch.device(device).type, ["eager"])
-    if "triton" not in kinds and _triton_serves(device, "triton"):
-        kinds = [*kinds, "triton"]
-    return [kernel for kernel in kinds if unusable(kernel) is None]
+    kind = torch.device(device).type
+    return [kernel for kernel in ("cpp", "triton") if serving(kernel, kind) is not NOTHING] + ["eager"]
 
 
 def describe() -> str:
@@ -94,15 +109,3 @@ def describe() -> str:
     kernel = available()[0] if kernel == "auto" else kernel
     reason = unusable("cpp") if kernel == "eager" else None
     return kernel if reason is None else f"{kernel} ({reason})"
-
-
-def rows_type(kernel: str, x: Tensor) -> Type[Rows]:
-    """The implementation for the input ``x``: the one place where a name becomes code."""
-    if kernel in ("auto", "cpp") and x.device.type == "cpu" and cpp.UNUSABLE is None and x.dtype in cpp.TYPES:
-        return cpp.CppRows
-    if kernel in ("auto", "triton") and _triton_serves(x.device, kernel) and unusable("triton") is None:
-        from powernorm_fairseq.norms.kernels import triton_rows  # not before it is needed: it imports triton
-
-        if x.dtype in triton_rows.TYPES:
-            return triton_rows.TritonRows
-    return ChunkedRows if x.device.type == "cpu" and x.numel() > CHUNK else EagerRows

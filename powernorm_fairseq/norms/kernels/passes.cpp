@@ -27,17 +27,45 @@ INLINE float load(BFloat16 value) { return from_half(value.bits); }
 INLINE void store(float* to, float value) { *to = value; }
 INLINE void store(BFloat16* to, float value) { to->bits = to_half(value); }
 
+// Sum of value(i) for i < count, in as many lanes as let the compiler use vectors; the order is the same everywhere.
+template <int64_t COUNT, typename Value>
+INLINE float sum_of(int64_t count, const Value& value) {
+  constexpr int64_t LANES = 16;
+  if (COUNT > 0) count = COUNT;
+  float lanes[LANES] = {};
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) {
+#pragma omp simd
+    for (int64_t lane = 0; lane < LANES; ++lane) lanes[lane] += value(i + lane);
+  }
+  for (int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += value(i);
+  for (int64_t half = LANES / 2; half > 0; half /= 2)
+    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  return lanes[0];
+}
+
+template <typename T>
+INLINE const T* row_of(const void* data, const Rows& rows, int64_t row) {
+  return static_cast<const T*>(data) + row * rows.columns;
+}
+
+// Writes zeros to a row at padding; says whether it is one.
+template <typename T>
+INLINE bool blank(const Rows& rows, int64_t row, T* to) {
+  if (rows.real(row)) return false;
+  std::memset(static_cast<void*>(to), 0, sizeof(T) * rows.columns);
+  return true;
+}
+
 // Writes the factors that layer-scale puts on the slices of a row, 1 / their quadratic means, unless they are known.
-template <typename T, int64_t WIDTH = 0>
+template <typename T, int64_t WIDTH>
 INLINE void scale_row(const Rows& rows, int64_t row) {
   if (rows.scales == nullptr || rows.scales_known) return;
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   const float share = 1.0f / static_cast<float>(width);
   for (int64_t group = 0; group < rows.groups; ++group) {
-    const T* x = static_cast<const T*>(rows.x) + row * rows.columns + group * width;
-    float squares = 0.0f;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < width; ++i) squares += load(x[i]) * load(x[i]);
+    const T* x = row_of<T>(rows.x, rows, row) + group * width;
+    const float squares = sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE { return load(x[i]) * load(x[i]); });
     rows.scales[row * rows.groups + group] = 1.0f / std::sqrt(squares * share + rows.eps);
   }
 }
@@ -52,11 +80,10 @@ INLINE void add_squares(const Rows& rows, int64_t begin, int64_t end, float* sum
   const int64_t width = rows.columns / rows.groups;
   for (int64_t row = begin; row < end; ++row) {
     if (!rows.real(row)) continue;
-    scale_row<T>(rows, row);
+    scale_row<T, 0>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
-      const int64_t first = group * width;
-      const T* x = static_cast<const T*>(rows.x) + row * rows.columns + first;
-      float* __restrict sum = sums + first;
+      const T* x = row_of<T>(rows.x, rows, row) + group * width;
+      float* __restrict sum = sums + group * width;
       const float r = scale_of(rows, row, group);
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
@@ -75,10 +102,10 @@ INLINE int64_t add_deviations(const Rows& rows, int64_t begin, int64_t end, floa
   int64_t count = 0;
   for (int64_t row = begin; row < end; ++row) {
     if (!rows.real(row)) continue;
-    scale_row<T>(rows, row);
+    scale_row<T, 0>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
       const int64_t first = group * width;
-      const T* x = static_cast<const T*>(rows.x) + row * rows.columns + first;
+      const T* x = row_of<T>(rows.x, rows, row) + first;
       float* __restrict origin = sums + first;
       float *__restrict one = origin + rows.columns, *__restrict two = one + rows.columns;
       const float r = scale_of(rows, row, group);
@@ -99,29 +126,26 @@ INLINE int64_t add_deviations(const Rows& rows, int64_t begin, int64_t end, floa
   return count;
 }
 
-// y = s * scale + shift, and sums += s^2 if SUMS.
-template <typename T, bool SUMS, int64_t WIDTH>
-INLINE void apply_affine(const Rows& rows, int64_t begin, int64_t end, const float* scale, const float* shift, void* y,
-                         float* sums) {
+// y = (s - centre) * scale + shift, and sums += s^2 if SUMS.
+template <typename T, bool SUMS, bool CENTRED, int64_t WIDTH>
+INLINE void apply_affine(const Rows& rows, int64_t begin, int64_t end, const float* centre, const float* scale,
+                         const float* shift, void* y, float* sums) {
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   for (int64_t row = begin; row < end; ++row) {
     T* to = static_cast<T*>(y) + row * rows.columns;
-    if (!rows.real(row)) {
-      std::memset(static_cast<void*>(to), 0, sizeof(T) * rows.columns);
-      continue;
-    }
+    if (blank(rows, row, to)) continue;
     scale_row<T, WIDTH>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
       const int64_t first = group * width;
-      const T* x = static_cast<const T*>(rows.x) + row * rows.columns + first;
-      const float *a = scale + first, *b = shift + first;
+      const T* x = row_of<T>(rows.x, rows, row) + first;
+      const float *a = scale + first, *b = shift + first, *m = centre + first;
       T* __restrict out = to + first;
       float* __restrict sum = sums + first;
       const float r = scale_of(rows, row, group);
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
         const float s = load(x[i]) * r;
-        store(out + i, s * a[i] + b[i]);
+        store(out + i, (CENTRED ? s - m[i] : s) * a[i] + b[i]);
         if (SUMS) sum[i] += s * s;
       }
     }
@@ -135,61 +159,52 @@ INLINE void add_products(const Rows& rows, int64_t begin, int64_t end, const voi
   const int64_t width = rows.columns / rows.groups;
   for (int64_t row = begin; row < end; ++row) {
     if (!rows.real(row)) continue;
+    scale_row<T, 0>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
-      const int64_t first = group * width, at = row * rows.columns + first;
-      const T *x = static_cast<const T*>(rows.x) + at, *grad = static_cast<const T*>(dy) + at;
-      const float* middle = centre + first;
+      const int64_t first = group * width;
+      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
+      const float* m = centre + first;
       float *__restrict product = sums + first, *__restrict total = product + rows.columns;
       const float r = scale_of(rows, row, group);
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        const float g = load(grad[i]);
-        product[i] += g * (load(x[i]) * r - (CENTRED ? middle[i] : 0.0f));
+        const float g = load(grad[i]), s = load(x[i]) * r;
+        product[i] += g * (CENTRED ? s - m[i] : s);
         total[i] += g;
       }
     }
   }
 }
 
-// dL/ds = dy * a + s * b + c, and dx from it through layer-scale; if SUMS, also products += dy * s and totals += dy.
+// dL/ds = dy * a + (s - centre) * b + c, and dx from it through layer-scale; if SUMS, also the sums of add_products.
 template <typename T, bool SUMS, bool CENTRED, int64_t WIDTH>
-INLINE void apply_backward(const Rows& rows, int64_t begin, int64_t end, const void* dy, const float* a, const float* b,
-                           const float* c, void* dx, float* sums) {
+INLINE void apply_gradient(const Rows& rows, int64_t begin, int64_t end, const void* dy, const float* a, const float* b,
+                           const float* centre, const float* c, void* dx, float* sums) {
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   const float share = 1.0f / static_cast<float>(width);
-  std::vector<float> along(rows.groups);  // means of dL/ds * s: the part of dL/ds that layer-scale takes out
   for (int64_t row = begin; row < end; ++row) {
     T* to = static_cast<T*>(dx) + row * rows.columns;
-    if (!rows.real(row)) {
-      std::memset(static_cast<void*>(to), 0, sizeof(T) * rows.columns);
-      continue;
-    }
-    for (int64_t group = 0; rows.scales != nullptr && group < rows.groups; ++group) {
-      const int64_t first = group * width, at = row * rows.columns + first;
-      const T *x = static_cast<const T*>(rows.x) + at, *grad = static_cast<const T*>(dy) + at;
-      const float *a_ = a + first, *b_ = b + first, *c_ = c + first;
-      const float r = scale_of(rows, row, group);
-      float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < width; ++i) {
-        const float s = load(x[i]) * r;
-        sum += (load(grad[i]) * a_[i] + s * b_[i] + (CENTRED ? c_[i] : 0.0f)) * s;
-      }
-      along[group] = sum * share;
-    }
+    if (blank(rows, row, to)) continue;
+    scale_row<T, WIDTH>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
-      const int64_t first = group * width, at = row * rows.columns + first;
-      const T *x = static_cast<const T*>(rows.x) + at, *grad = static_cast<const T*>(dy) + at;
-      const float *a_ = a + first, *b_ = b + first, *c_ = c + first;
+      const int64_t first = group * width;
+      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
+      const float *a_ = a + first, *b_ = b + first, *c_ = c + first, *m = centre + first;
       T* __restrict out = to + first;
       float *__restrict product = sums + first, *__restrict total = product + rows.columns;
-      const float r = scale_of(rows, row, group), taken = along[group];
+      const float r = scale_of(rows, row, group);
+      float along = 0.0f;  // mean of dL/ds * s: the part of dL/ds that layer-scale takes out
+      if (rows.scales != nullptr)
+        along = share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE {
+          const float s = load(x[i]) * r;
+          return (load(grad[i]) * a_[i] + (CENTRED ? (s - m[i]) * b_[i] + c_[i] : s * b_[i])) * s;
+        });
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        const float g = load(grad[i]), s = load(x[i]) * r;
-        store(out + i, (g * a_[i] + s * (b_[i] - taken) + (CENTRED ? c_[i] : 0.0f)) * r);
+        const float g = load(grad[i]), s = load(x[i]) * r, d = CENTRED ? s - m[i] : s;
+        store(out + i, (g * a_[i] + d * b_[i] + (CENTRED ? c_[i] : 0.0f) - s * along) * r);
         if (SUMS) {
-          product[i] += g * s;
+          product[i] += g * d;
           total[i] += g;
         }
       }
@@ -197,10 +212,67 @@ INLINE void apply_backward(const Rows& rows, int64_t begin, int64_t end, const v
   }
 }
 
+template <typename T, int64_t WIDTH>
+INLINE void apply_token_norm(const Rows& rows, int64_t begin, int64_t end, bool centred, const float* gamma,
+                             const float* beta, void* y, float* means, float* rstds) {
+  const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
+  const float share = 1.0f / static_cast<float>(width);
+  for (int64_t row = begin; row < end; ++row) {
+    T* to = static_cast<T*>(y) + row * rows.columns;
+    if (blank(rows, row, to)) continue;
+    for (int64_t group = 0; group < rows.groups; ++group) {
+      const int64_t first = group * width, slice = row * rows.groups + group;
+      const T* x = row_of<T>(rows.x, rows, row) + first;
+      const float *a = gamma + first, *b = beta + first;
+      T* __restrict out = to + first;
+      const float mean =
+          centred ? share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE { return load(x[i]); }) : 0.0f;
+      const float power = share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE {
+                            return (load(x[i]) - mean) * (load(x[i]) - mean);
+                          });
+      const float rstd = 1.0f / std::sqrt(power + rows.eps);
+      means[slice] = mean;
+      rstds[slice] = rstd;
+#pragma omp simd
+      for (int64_t i = 0; i < width; ++i) store(out + i, (load(x[i]) - mean) * rstd * a[i] + b[i]);
+    }
+  }
+}
+
+template <typename T, int64_t WIDTH>
+INLINE void apply_token_gradient(const Rows& rows, int64_t begin, int64_t end, bool centred, const void* dy,
+                                 const float* gamma, const float* means, const float* rstds, void* dx, float* sums) {
+  const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
+  const float share = 1.0f / static_cast<float>(width);
+  for (int64_t row = begin; row < end; ++row) {
+    T* to = static_cast<T*>(dx) + row * rows.columns;
+    if (blank(rows, row, to)) continue;
+    for (int64_t group = 0; group < rows.groups; ++group) {
+      const int64_t first = group * width, slice = row * rows.groups + group;
+      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
+      const float *a = gamma + first, mean = means[slice], rstd = rstds[slice];
+      T* __restrict out = to + first;
+      float *__restrict product = sums + first, *__restrict total = product + rows.columns;
+      const float along = share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE {
+                            return load(grad[i]) * a[i] * ((load(x[i]) - mean) * rstd);
+                          });
+      const float level =
+          centred ? share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE { return load(grad[i]) * a[i]; }) : 0.0f;
+#pragma omp simd
+      for (int64_t i = 0; i < width; ++i) {
+        const float g = load(grad[i]), x_hat = (load(x[i]) - mean) * rstd;
+        store(out + i, (g * a[i] - level - x_hat * along) * rstd);
+        product[i] += g * x_hat;
+        total[i] += g;
+      }
+    }
+  }
+}
+
 // Calls pass with the width of a slice as a constant where it is a usual one, so that short loops are unrolled, else 0.
 template <typename Pass>
-INLINE void for_width(const Rows& rows, const Pass& pass) {
-  const int64_t width = rows.scales == nullptr ? 0 : rows.columns / rows.groups;
+INLINE void for_width(const Rows& rows, bool sliced, const Pass& pass) {
+  const int64_t width = sliced ? rows.columns / rows.groups : 0;
   if (width == 32) return pass(std::integral_constant<int64_t, 32>());
   if (width == 64) return pass(std::integral_constant<int64_t, 64>());
   if (width == 128) return pass(std::integral_constant<int64_t, 128>());
@@ -217,14 +289,20 @@ VECTORISED int64_t deviations_pass(const Rows& rows, int64_t begin, int64_t end,
   return rows.half ? add_deviations<BFloat16>(rows, begin, end, sums) : add_deviations<float>(rows, begin, end, sums);
 }
 
-VECTORISED void affine_pass(const Rows& rows, int64_t begin, int64_t end, const float* scale, const float* shift,
-                            void* y, float* sums) {
-  for_width(rows, [&](auto width) ALWAYS_INLINE {
+template <typename T, int64_t WIDTH>
+INLINE void affine_of(const Rows& rows, int64_t begin, int64_t end, const float* centre, const float* scale,
+                      const float* shift, void* y, float* sums) {
+  if (sums) return apply_affine<T, true, false, WIDTH>(rows, begin, end, centre, scale, shift, y, sums);
+  if (centre) return apply_affine<T, false, true, WIDTH>(rows, begin, end, centre, scale, shift, y, sums);
+  apply_affine<T, false, false, WIDTH>(rows, begin, end, centre, scale, shift, y, sums);
+}
+
+VECTORISED void affine_pass(const Rows& rows, int64_t begin, int64_t end, const float* centre, const float* scale,
+                            const float* shift, void* y, float* sums) {
+  for_width(rows, rows.scales != nullptr, [&](auto width) ALWAYS_INLINE {
     constexpr int64_t WIDTH = decltype(width)::value;
-    if (rows.half && sums) return apply_affine<BFloat16, true, WIDTH>(rows, begin, end, scale, shift, y, sums);
-    if (rows.half) return apply_affine<BFloat16, false, WIDTH>(rows, begin, end, scale, shift, y, sums);
-    if (sums) return apply_affine<float, true, WIDTH>(rows, begin, end, scale, shift, y, sums);
-    apply_affine<float, false, WIDTH>(rows, begin, end, scale, shift, y, sums);
+    if (rows.half) return affine_of<BFloat16, WIDTH>(rows, begin, end, centre, scale, shift, y, sums);
+    affine_of<float, WIDTH>(rows, begin, end, centre, scale, shift, y, sums);
   });
 }
 
@@ -237,20 +315,40 @@ VECTORISED void products_pass(const Rows& rows, int64_t begin, int64_t end, cons
 }
 
 template <typename T, int64_t WIDTH>
-INLINE void backward_of(const Rows& rows, int64_t begin, int64_t end, const void* dy, const float* a, const float* b,
-                        const float* c, void* dx, float* sums) {
-  if (c && sums) return apply_backward<T, true, true, WIDTH>(rows, begin, end, dy, a, b, c, dx, sums);
-  if (c) return apply_backward<T, false, true, WIDTH>(rows, begin, end, dy, a, b, c, dx, sums);
-  if (sums) return apply_backward<T, true, false, WIDTH>(rows, begin, end, dy, a, b, c, dx, sums);
-  apply_backward<T, false, false, WIDTH>(rows, begin, end, dy, a, b, c, dx, sums);
+INLINE void gradient_of(const Rows& rows, int64_t begin, int64_t end, const void* dy, const float* a, const float* b,
+                        const float* centre, const float* c, void* dx, float* sums) {
+  if (c && sums) return apply_gradient<T, true, true, WIDTH>(rows, begin, end, dy, a, b, centre, c, dx, sums);
+  if (c) return apply_gradient<T, false, true, WIDTH>(rows, begin, end, dy, a, b, centre, c, dx, sums);
+  if (sums) return apply_gradient<T, true, false, WIDTH>(rows, begin, end, dy, a, b, centre, c, dx, sums);
+  apply_gradient<T, false, false, WIDTH>(rows, begin, end, dy, a, b, centre, c, dx, sums);
 }
 
-VECTORISED void backward_pass(const Rows& rows, int64_t begin, int64_t end, const void* dy, const float* a,
-                              const float* b, const float* c, void* dx, float* sums) {
-  for_width(rows, [&](auto width) ALWAYS_INLINE {
+VECTORISED void gradient_pass(const Rows& rows, int64_t begin, int64_t end, const void* dy, const float* a,
+                              const float* b, const float* centre, const float* c, void* dx, float* sums) {
+  for_width(rows, rows.scales != nullptr, [&](auto width) ALWAYS_INLINE {
     constexpr int64_t WIDTH = decltype(width)::value;
-    if (rows.half) return backward_of<BFloat16, WIDTH>(rows, begin, end, dy, a, b, c, dx, sums);
-    backward_of<float, WIDTH>(rows, begin, end, dy, a, b, c, dx, sums);
+    if (rows.half) return gradient_of<BFloat16, WIDTH>(rows, begin, end, dy, a, b, centre, c, dx, sums);
+    gradient_of<float, WIDTH>(rows, begin, end, dy, a, b, centre, c, dx, sums);
+  });
+}
+
+VECTORISED void token_pass(const Rows& rows, int64_t begin, int64_t end, bool centred, const float* gamma,
+                           const float* beta, void* y, float* means, float* rstds) {
+  for_width(rows, true, [&](auto width) ALWAYS_INLINE {
+    constexpr int64_t WIDTH = decltype(width)::value;
+    if (rows.half)
+      return apply_token_norm<BFloat16, WIDTH>(rows, begin, end, centred, gamma, beta, y, means, rstds);
+    apply_token_norm<float, WIDTH>(rows, begin, end, centred, gamma, beta, y, means, rstds);
+  });
+}
+
+VECTORISED void token_gradient_pass(const Rows& rows, int64_t begin, int64_t end, bool centred, const void* dy,
+                                    const float* gamma, const float* means, const float* rstds, void* dx, float* sums) {
+  for_width(rows, true, [&](auto width) ALWAYS_INLINE {
+    constexpr int64_t WIDTH = decltype(width)::value;
+    if (rows.half)
+      return apply_token_gradient<BFloat16, WIDTH>(rows, begin, end, centred, dy, gamma, means, rstds, dx, sums);
+    apply_token_gradient<float, WIDTH>(rows, begin, end, centred, dy, gamma, means, rstds, dx, sums);
   });
 }
 
@@ -291,16 +389,48 @@ struct Blocks {
   }
 };
 
+float value_at(const Rows& rows, int64_t row, int64_t column) {
+  const float x = rows.half ? from_half(static_cast<const uint16_t*>(rows.x)[row * rows.columns + column])
+                            : static_cast<const float*>(rows.x)[row * rows.columns + column];
+  return x * scale_of(rows, row, column / (rows.columns / rows.groups));
+}
+
+// Means of (s - centre)^2 once more, in double: for input so large that sums of its squares overflow.
+void power_in_double(const Rows& rows, const float* centre, float* power) {
+  const double count = std::max<double>(1.0, static_cast<double>(rows.count()));
+  for (int64_t column = 0; column < rows.columns; ++column) {
+    double sum = 0.0;
+    for (int64_t row = 0; row < rows.rows; ++row) {
+      if (!rows.real(row)) continue;
+      const double d = static_cast<double>(value_at(rows, row, column)) - (centre ? centre[column] : 0.0f);
+      sum += d * d / count;
+    }
+    power[column] = static_cast<float>(sum);
+  }
+}
+
+bool finite(const float* values, int64_t count) {
+  return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
+}
+
+// From sums of s^2 to means.
+void divide_squares(const Rows& rows, float* power) {
+  const float count = std::max(1.0f, static_cast<float>(rows.count()));
+  if (!finite(power, rows.columns)) return power_in_double(rows, nullptr, power);
+  for (int64_t i = 0; i < rows.columns; ++i) power[i] /= count;
+}
+
 }  // namespace
 
 int64_t Rows::count() const { return padding == nullptr ? rows : std::count(padding, padding + rows, false); }
 
-void square_sums(const Rows& rows, float* sums) {
-  Blocks(rows).sum(rows.columns, sums,
+void square_means(const Rows& rows, float* power) {
+  Blocks(rows).sum(rows.columns, power,
                    [&](int64_t begin, int64_t end, float* partial) { squares_pass(rows, begin, end, partial); });
+  divide_squares(rows, power);
 }
 
-void moments(const Rows& rows, float* mean, float* squares) {
+void moments(const Rows& rows, float* mean, float* variance) {
   const Blocks blocks(rows);
   const int64_t columns = rows.columns, width = 3 * columns;
   std::vector<float> partial(blocks.count * width);
@@ -309,7 +439,7 @@ void moments(const Rows& rows, float* mean, float* squares) {
     counts[number] = deviations_pass(rows, begin, end, partial.data() + number * width);
   });
   std::fill(mean, mean + columns, 0.0f);
-  std::fill(squares, squares + columns, 0.0f);
+  std::fill(variance, variance + columns, 0.0f);
   const float* origin = nullptr;  // of the first block that has any token: means are measured from there
   float all = 0.0f;
   for (int64_t number = 0; number < blocks.count; ++number) {
@@ -320,38 +450,57 @@ void moments(const Rows& rows, float* mean, float* squares) {
     if (origin == nullptr) origin = start;
     for (int64_t i = 0; i < columns; ++i) {  // the block's own moments, then both parts together (Chan et al., 1979)
       const float own_mean = (start[i] - origin[i]) + one[i] / count;
-      const float own_squares = std::max(0.0f, two[i] - one[i] * one[i] / count);
+      const float own_squares = std::max(0.0f, two[i] - one[i] / count * one[i]);
       const float distance = own_mean - mean[i];
-      squares[i] += own_squares + distance * distance * weight;
+      variance[i] += own_squares + distance * distance * weight;
       mean[i] += distance * share;
     }
     all += count;
   }
   for (int64_t i = 0; origin != nullptr && i < columns; ++i) mean[i] += origin[i];
+  // A sum that overflowed is infinite here, or NaN, which std::max above would have made zero: look at the parts.
+  if (!finite(partial.data(), blocks.count * width)) return power_in_double(rows, mean, variance);
+  for (int64_t i = 0; all > 0 && i < columns; ++i) variance[i] /= all;
 }
 
-void affine(const Rows& rows, const float* scale, const float* shift, void* y, float* sums) {
-  if (sums == nullptr)
+void affine(const Rows& rows, const float* centre, const float* scale, const float* shift, void* y, float* power) {
+  if (power == nullptr)
     return Blocks(rows).each([&](int64_t begin, int64_t end, int64_t) {
-      affine_pass(rows, begin, end, scale, shift, y, nullptr);
+      affine_pass(rows, begin, end, centre, scale, shift, y, nullptr);
     });
-  Blocks(rows).sum(rows.columns, sums, [&](int64_t begin, int64_t end, float* partial) {
-    affine_pass(rows, begin, end, scale, shift, y, partial);
+  Blocks(rows).sum(rows.columns, power, [&](int64_t begin, int64_t end, float* partial) {
+    affine_pass(rows, begin, end, centre, scale, shift, y, partial);
   });
+  divide_squares(rows, power);
 }
 
-void backward_sums(const Rows& rows, const void* dy, const float* centre, float* sums) {
+void gradient_sums(const Rows& rows, const void* dy, const float* centre, float* sums) {
   Blocks(rows).sum(2 * rows.columns, sums, [&](int64_t begin, int64_t end, float* partial) {
     products_pass(rows, begin, end, dy, centre, partial);
   });
 }
 
-void backward(const Rows& rows, const void* dy, const float* a, const float* b, const float* c, void* dx, float* sums) {
+void gradient(const Rows& rows, const void* dy, const float* a, const float* b, const float* centre, const float* c,
+              void* dx, float* sums) {
   if (sums == nullptr)
     return Blocks(rows).each([&](int64_t begin, int64_t end, int64_t) {
-      backward_pass(rows, begin, end, dy, a, b, c, dx, nullptr);
+      gradient_pass(rows, begin, end, dy, a, b, centre, c, dx, nullptr);
     });
   Blocks(rows).sum(2 * rows.columns, sums, [&](int64_t begin, int64_t end, float* partial) {
-    backward_pass(rows, begin, end, dy, a, b, c, dx, partial);
+    gradient_pass(rows, begin, end, dy, a, b, centre, c, dx, partial);
+  });
+}
+
+void token_norm(const Rows& rows, bool centred, const float* gamma, const float* beta, void* y, float* means,
+                float* rstds) {
+  Blocks(rows).each([&](int64_t begin, int64_t end, int64_t) {
+    token_pass(rows, begin, end, centred, gamma, beta, y, means, rstds);
+  });
+}
+
+void token_gradient(const Rows& rows, bool centred, const void* dy, const float* gamma, const float* means,
+                    const float* rstds, void* dx, float* sums) {
+  Blocks(rows).sum(2 * rows.columns, sums, [&](int64_t begin, int64_t end, float* partial) {
+    token_gradient_pass(rows, begin, end, centred, dy, gamma, means, rstds, dx, partial);
   });
 }

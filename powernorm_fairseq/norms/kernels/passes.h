@@ -1,10 +1,10 @@
-// The passes over rows of tokens that kernels/rows.py describes, each fused into one sweep, for CPUs.
+// The passes over rows of tokens that the norms are made of, each fused into one sweep, for CPUs.
 //
 // x, dy, y and dx are N x C, float32 or bfloat16; all else is float32. `s` is a row after layer-scale: each of its slices
 // times its factor in `scales` (N x groups: 1 / the quadratic mean of the slice, written by the first pass and read by
 // the others), or the row as it is if there are no `scales`. Rows at padding are not read; what is written there is zero.
 // Column sums are taken over blocks of rows that depend on N and the mask alone, and the blocks are added up in their order:
-// no result depends on the number of threads.
+// no result depends on the number of threads. `centre` may be null, for zero.
 #pragma once
 
 #include <cstdint>
@@ -40,18 +40,27 @@ struct Rows {
   int64_t count() const;  // of real tokens
 };
 
-// sums = sum of s^2
-void square_sums(const Rows& rows, float* sums);
+// Mean of s^2; zero where no token is real.
+void square_means(const Rows& rows, float* power);
 
-// Mean of s, and sum of the squared deviations from it.
-void moments(const Rows& rows, float* mean, float* squares);
+// Mean of s, and mean of the squared deviations from it.
+void moments(const Rows& rows, float* mean, float* variance);
 
-// y = s * scale + shift; sums = sum of s^2 unless it is null.
-void affine(const Rows& rows, const float* scale, const float* shift, void* y, float* sums);
+// y = (s - centre) * scale + shift; power = mean of s^2 unless it is null, and then there is no centre.
+void affine(const Rows& rows, const float* centre, const float* scale, const float* shift, void* y, float* power);
 
-// sums = sum of dy * (s - centre), and behind it sum of dy; the centre may be null, for zero.
-void backward_sums(const Rows& rows, const void* dy, const float* centre, float* sums);
+// sums = sum of dy * (s - centre), and behind it sum of dy.
+void gradient_sums(const Rows& rows, const void* dy, const float* centre, float* sums);
 
-// dL/dx where dL/ds = dy * a + s * b + c, and c may be null, for zero; sums as in backward_sums without a centre, unless
-// it is null.
-void backward(const Rows& rows, const void* dy, const float* a, const float* b, const float* c, void* dx, float* sums);
+// dL/dx where dL/ds = dy * a + (s - centre) * b + c, and c is null if the centre is; sums as above, unless it is null.
+void gradient(const Rows& rows, const void* dy, const float* a, const float* b, const float* centre, const float* c,
+              void* dx, float* sums);
+
+// A norm of each token's slices: y = (x - mean) * rstd * gamma + beta; the mean is zero unless `centred`. `means` and
+// `rstds` are N x groups. There is no layer-scale here.
+void token_norm(const Rows& rows, bool centred, const float* gamma, const float* beta, void* y, float* means,
+                float* rstds);
+
+// Its gradient, and sums of dy * x_hat and of dy.
+void token_gradient(const Rows& rows, bool centred, const void* dy, const float* gamma, const float* means,
+                    const float* rstds, void* dx, float* sums);

@@ -1,24 +1,15 @@
-"""Going on with a stopped training: from a checkpoint that is whole, to the very end of the run and no further.
+"""A damaged ``checkpoint_last.pt`` cannot be resumed from, though whole checkpoints lie beside it.
 
-fairseq resumes from ``checkpoint_last.pt`` and fails if that is damaged. When it resumes, it
-
-- composes other batches if the first epoch is over (versions after 0.12.2),
-- leaves out what the scheduler of the learning rate does at the end of an epoch,
-- forgets how long ``--patience`` has been waiting,
-- makes one update more if the training had made its last one.
-
-:func:`install` mends all of this.
+Mended by looking at the file first, and by going on from the newest whole checkpoint.
 """
 
 import functools
 import logging
-import math
 import pickle
 import re
-import sys
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, List, Optional
 
 from powernorm_fairseq.safe_load import load_checkpoint
 from powernorm_fairseq.safe_save import copy_file
@@ -77,16 +68,10 @@ def mend_last_checkpoint(folder: Path, say: Callable[[str], None]) -> Optional[P
 
 
 def install() -> None:
-    """Makes fairseq resume with this module; repeating the call changes nothing.
-
-    A patch, because a model and a task are asked nothing between the start of a training and the loading.
-    """
+    """Makes fairseq look at the last checkpoint before it resumes."""
     from fairseq import checkpoint_utils
-    from fairseq.trainer import Trainer
 
-    fairseq_load, fairseq_save = checkpoint_utils.load_checkpoint, Trainer.save_checkpoint
-    if getattr(fairseq_load, "mends", False):
-        return
+    fairseq_load = checkpoint_utils.load_checkpoint
 
     @functools.wraps(fairseq_load)
     def load(cfg: Any, trainer: Any, **more: Any) -> Any:
@@ -94,66 +79,9 @@ def install() -> None:
             if trainer.data_parallel_rank == 0:
                 mend_last_checkpoint(Path(cfg.save_dir), logger.warning)
             _wait_for_all_ranks(trainer)
-        _keep_batches(trainer.task)
-        extra_state, epoch_itr = fairseq_load(cfg, trainer, **more)
-        if trainer.get_num_updates() > 0:  # nothing was reset to the start
-            _end_epoch(cfg, trainer, extra_state)
-            if not cfg.reset_meters:
-                _early_stopping().update(extra_state.get("early_stopping", {}))
-            _end_if_done(cfg, trainer)
-        return extra_state, epoch_itr
+        return fairseq_load(cfg, trainer, **more)
 
-    @functools.wraps(fairseq_save)
-    def save(self: Any, filename: str, extra_state: Dict[str, Any]) -> Any:
-        return fairseq_save(self, filename, {**extra_state, "early_stopping": dict(_early_stopping())})
-
-    load.mends = True
     checkpoint_utils.load_checkpoint = load
-    Trainer.save_checkpoint = save
-
-
-def _keep_batches(task: Any) -> None:
-    """Makes ``task`` compose the batches of a resumed run as the run did that it resumes.
-
-    A run composes its batches in its first epoch and only shuffles them in the others. But newer versions of fairseq
-    do it with a seed that depends on the epoch, which is another one after a resume.
-    """
-    get_batch_iterator = task.get_batch_iterator
-    if getattr(get_batch_iterator, "keeps_batches", False):
-        return
-
-    @functools.wraps(get_batch_iterator)
-    def kept(dataset: Any, *args: Any, epoch: int = 1, **more: Any) -> Any:
-        new_each_epoch = more.get("disable_iterator_cache") or more.get("update_epoch_batch_itr")
-        new_each_epoch = new_each_epoch or getattr(task.cfg, "rebuild_batches", False)
-        if not new_each_epoch and task.can_reuse_epoch_itr(dataset):
-            epoch = 1  # what is kept goes to the right epoch by itself, after a resume by the state of the iterator
-        return get_batch_iterator(dataset, *args, epoch=epoch, **more)
-
-    kept.keeps_batches = True
-    task.get_batch_iterator = kept
-
-
-def _end_epoch(cfg: Any, trainer: Any, extra_state: Dict[str, Any]) -> None:
-    """Tells the scheduler the loss of an epoch that ended with the checkpoint, which fairseq does after saving."""
-    position = extra_state["train_iterator"]
-    if position["iterations_in_epoch"] == 0 and not cfg.reset_lr_scheduler and not cfg.reset_dataloader:
-        trainer.lr_step(position["epoch"] - 1, extra_state["val_loss"])
-
-
-def _early_stopping() -> Dict[str, Any]:
-    """What ``--patience`` remembers: fairseq keeps it as attributes of a function, and in no checkpoint."""
-    module = sys.modules.get("fairseq_cli.train")
-    return {} if module is None else vars(module.should_stop_early)
-
-
-def _end_if_done(cfg: Any, trainer: Any) -> None:
-    """Ends a run before its first update if it has made its last one already: fairseq looks only after an update."""
-    updates, optimization = trainer.get_num_updates(), trainer.cfg.optimization
-    without_progress = _early_stopping().get("num_runs", 0)
-    if updates >= (optimization.max_update or math.inf) or without_progress >= (max(cfg.patience, 0) or math.inf):
-        logger.info("nothing is left to do: the training has ended after %s updates", updates)
-        optimization.max_epoch = -1  # read by fairseq's loop over the epochs, right after this; 0 would mean no limit
 
 
 def _wait_for_all_ranks(trainer: Any) -> None:

@@ -1,0 +1,47 @@
+"""Up to ``--required-batch-size-multiple`` - 1 sentences of every set are left out (versions of fairseq after 0.12.2).
+
+``batch_by_size`` drops the last batch if it is no multiple of that number, 8 by default: a few sentences of the
+training and validation data are never seen, and ``fairseq-generate`` answers with fewer translations than there are
+sentences. Mended by a last batch of what is left. ``--grouped-shuffling`` drops
+whole batches on several processes: an error.
+"""
+
+import functools
+from typing import Any
+
+
+def install() -> None:
+    """Makes the batches hold every sentence that they are made of."""
+    from fairseq.data import data_utils
+    from fairseq.data.iterators import EpochBatchIterator
+
+    fairseq_batches = data_utils.batch_by_size
+
+    @functools.wraps(fairseq_batches)
+    def batch_by_size(indices: Any, *args: Any, **more: Any) -> Any:
+        import numpy
+
+        if not isinstance(indices, numpy.ndarray):
+            indices = numpy.fromiter(indices, dtype=numpy.int64, count=-1)
+        if len(indices) == 0:
+            return []  # fairseq asks for the length of the last one
+        batches = fairseq_batches(indices, *args, **more)
+        kept = sum(map(len, batches))
+        if kept == len(indices):
+            return batches
+        return [*batches, indices[kept:]]  # they are cut from the indices in order
+
+    data_utils.batch_by_size = batch_by_size
+    fairseq_iterator = EpochBatchIterator._get_iterator_for_epoch
+
+    @functools.wraps(fairseq_iterator)
+    def get_iterator(self: Any, epoch: int, shuffle: bool, *args: Any, **more: Any) -> Any:
+        left_out = len(self.frozen_batches) % self.num_shards
+        if left_out and shuffle and getattr(self, "grouped_shuffling", False):
+            raise ValueError(
+                "--grouped-shuffling leaves out {} of {} batches on {} processes; drop the flag, or use another number "
+                "of processes".format(left_out, len(self.frozen_batches), self.num_shards)
+            )
+        return fairseq_iterator(self, epoch, shuffle, *args, **more)
+
+    EpochBatchIterator._get_iterator_for_epoch = get_iterator
