@@ -1,5 +1,6 @@
 """From text to BLEU with the real programs: fairseq-preprocess, fairseq-train, averaging, fairseq-generate."""
 
+import argparse
 import json
 import os
 import random
@@ -14,7 +15,7 @@ pytest.importorskip("fairseq")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import scoring
-from scripts import average_checkpoints, evaluate
+from scripts import average_checkpoints, evaluate, references
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [("der", "the"), ("hund", "dog"), ("katze", "cat"), ("sieht", "sees"), ("rot", "red"), ("läuft", "runs")]
@@ -221,6 +222,25 @@ def test_presets_decode_as_the_notes_say(preset, beam, lenpen, lowercase, traine
 def test_bad_input_is_one_sentence(change, message, trained, capsys):
     assert run(trained, *change) == 1
     assert message in capsys.readouterr().err
+
+
+def test_plain_and_lower_cased_data_is_scored_as_such(tmp_path, monkeypatch):
+    """Without decoding: what data_prep wrote down about its text decides how it is scored."""
+    for name, text in (("tok", "he said: well-known.\n"), ("ref", "He said: Well-known.\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test.en").write_text(text)
+    monkeypatch.setattr(evaluate, "decode", lambda *_: (["he said: well-known."], ["he said: well-known."]))
+    scores = []
+    for options in ({"plain": True, "lowercased": True}, {"plain": False, "lowercased": False}):
+        (tmp_path / "manifest.json").write_text(json.dumps({"options": options}))
+        found = references.find(tmp_path / "bin", "test", "en", [], [])
+        args = argparse.Namespace(preset="text", references=found)
+        command = ["fairseq-generate", "bin", "--beam", "5", "--lenpen", "1.0"]
+        scores.append(evaluate.evaluate(args, {"target_lang": "en"}, command, tmp_path, 1)["scores"])
+    assert list(scores[0]) == ["tokenized", "sacrebleu", "chrf"]
+    assert scores[0]["sacrebleu"]["score"] == pytest.approx(100) and "case:lc" in scores[0]["sacrebleu"]["signature"]
+    assert scores[0]["tokenized"]["sys_len"] == 5 and scores[1]["tokenized"]["sys_len"] == 3
+    assert scores[1]["sacrebleu"]["score"] < 100
 
 
 @pytest.mark.parametrize(("symbol", "kind"), [("▁haus", "sentencepiece"), ("haus@@", "subword-nmt"), ("haus", None)])
