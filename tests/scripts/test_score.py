@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,20 @@ def test_published_references_and_plain_text_are_taken(files, tmp_path, capsys):
     assert "= 100.00 " in run(capsys, *arguments, "--raw-ref", raw)[1]
     status, out, _ = run(capsys, "--sys", raw, "--ref", raw, "--plain", "--metric", "tokenized")
     assert "hyp_len=11" in out
+
+
+def test_the_references_of_a_test_set_are_sacrebleus(files, tmp_path):
+    """Out of sacreBLEU's own store, where they are once it has fetched them."""
+    store = tmp_path / "store" / "wmt14" / "full"
+    store.mkdir(parents=True)
+    for field in ("src", "ref", "docid", "genre", "origlang"):
+        text = "the cat sat on a mat.\nder Nord-S\u00fcd-Dialog begann.\n"
+        (store / "wmt14_full.en-de.{}".format(field)).write_text(text, encoding="utf-8")
+    command = [sys.executable, str(ROOT / "scripts" / "score.py"), "--sys", files["sys"], "--ref", files["ref"]]
+    command += ["--metric", "sacrebleu", "--test-set", "wmt14/full/en-de", "--lang", "de"]
+    environment = {**os.environ, "SACREBLEU": str(tmp_path / "store")}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    assert b"= 100.00 " in done.stdout
 
 
 def test_an_unknown_test_set_is_one_sentence(files, capsys):
