@@ -140,9 +140,7 @@ class LMPipeline(StagedRun):
         sums = super()._checksums()
         for split, paths in self.texts.items():
             for number, path in enumerate(paths):
-                if not path.is_file():
-                    raise DataPrepError(f"{path}: no such file")
-                sums[f"{split}/{number}/{path.name}"] = file_sha256(path)
+                self._add_checksum(sums, f"{split}/{number}/{path.name}", path)
         return sums
 
     def _keys(self) -> Dict[str, str]:

@@ -145,9 +145,7 @@ class Pipeline(StagedRun):
                 for number, part in enumerate(split.texts):
                     for lang in self.langs:
                         path = part.file(self.raw, lang)
-                        if not path.is_file():
-                            raise DataPrepError(f"{path}: no such file")
-                        sums[f"{name}/{number}/{path.name}"] = file_sha256(path)
+                        self._add_checksum(sums, f"{name}/{number}/{path.name}", path)
         return sums
 
     def _keys(self) -> Dict[str, str]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-from data_prep.download import Archive, download, verify
+from data_prep.download import Archive, download, file_sha256, verify
 from data_prep.errors import DataPrepError
 from data_prep.manifest import Manifest, package_versions
 from data_prep.parallel import WorkerPool, kept_from_workers
@@ -110,14 +110,24 @@ class StagedRun:
             if created and not any(self.out.iterdir()):
                 self.out.rmdir()
 
+    def _used(self, name: str) -> str:
+        """The SHA-256 of an input that the first stage has used; empty if it has not. It may be deleted then."""
+        known = self.manifest.data.get("archives", {})
+        return known[name]["sha256"] if name in known and "tok" in self.manifest.data["stages"] else ""
+
+    def _add_checksum(self, sums: Dict[str, str], name: str, path: Path) -> None:
+        """Adds the SHA-256 of a file of the user's own."""
+        if not path.is_file() and not self._used(name):
+            raise DataPrepError(f"{path}: no such file")
+        sums[name] = file_sha256(path) if path.is_file() else self._used(name)
+
     def _checksums(self) -> Dict[str, str]:
         """Makes sure that the archives are there; returns their SHA-256."""
-        known = self.manifest.data.get("archives", {})
         sums = {}
         for archive in self._needed:
             path = self.archives / archive.name
-            if not path.exists() and archive.name in known and "tok" in self.manifest.data["stages"]:
-                sums[archive.name] = known[archive.name]["sha256"]  # deleted after use, which is fine
+            if not path.exists() and self._used(archive.name):
+                sums[archive.name] = self._used(archive.name)
                 continue
             if self.options.source is None:
                 path = download(archive, self.archives, self.options.mirrors)

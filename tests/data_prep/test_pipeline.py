@@ -552,6 +552,8 @@ def test_any_parallel_text_by_the_shell_script(own_text: List[str], tmp_path: Pa
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.*") if path.name != "manifest.json"}
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert before == {path: path.stat().st_mtime_ns for path in before}
+    (tmp_path / "My train.de").unlink()  # after use, which is fine
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     (tmp_path / "My test.de").write_text(raw.replace(" ", "  ", 1), encoding="utf-8")
     done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert done.returncode == 1 and b"My test.de is another file" in done.stderr
