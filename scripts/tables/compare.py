@@ -51,11 +51,11 @@ class Comparisons:
         return self.known[key]
 
     def _compare(self, run: str, files: Sequence[Path], metric: str) -> Dict[str, Any]:
-        from powernorm_fairseq import scoring
+        import scoring
         from scripts import evaluate  # here, because it takes seconds
 
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         result = read_json(self.folder / run / RESULT)
         options = {"lowercase": evaluate.PRESETS[result["dataset"]].lowercase, "lang": result["target_lang"]}
         system, baseline, references = (scoring.Text.read(file) for file in files)
-        return asdict(scoring.compare(metric, system, baseline, references, samples=SAMPLES, **options))
+        return asdict(scoring.Scorer([references], **options).compare(metric, system, baseline, SAMPLES))
