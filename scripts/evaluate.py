@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import powernorm_fairseq
-import scoring
+from powernorm_fairseq import scoring
 from powernorm_fairseq.safe_load import load_checkpoint
 from scripts import references, result_folder, train_recipe
 

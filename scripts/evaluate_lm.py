@@ -18,7 +18,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import scoring
+from powernorm_fairseq import scoring
 from powernorm_fairseq.safe_load import load_checkpoint
 from scripts import result_folder, train_recipe
 from scripts.evaluate import USER_DIR, find_bpe

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-import scoring
+from powernorm_fairseq import scoring
 
 UNKNOWN = "<<unk>>"
 

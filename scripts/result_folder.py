@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from scoring import ScoringError
+from powernorm_fairseq.scoring import ScoringError
 
 RESULT = "result.json"
 

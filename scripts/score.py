@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import scoring
-from scoring.comet import DEFAULT_MODEL
+from powernorm_fairseq import scoring
+from powernorm_fairseq.scoring.comet import DEFAULT_MODEL
 
 
 def build_parser() -> argparse.ArgumentParser:

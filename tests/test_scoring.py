@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import scoring
-from scoring import Scorer, ScoringError, Text, multi_bleu
-from scoring.metrics import detokenize
+from powernorm_fairseq import scoring
+from powernorm_fairseq.scoring import Scorer, ScoringError, Text, multi_bleu
+from powernorm_fairseq.scoring.metrics import detokenize
 
 REFERENCES = [
     "the cat sat on the mat .",

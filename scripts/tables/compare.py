@@ -51,7 +51,7 @@ class Comparisons:
         return self.known[key]
 
     def _compare(self, run: str, files: Sequence[Path], metric: str) -> Dict[str, Any]:
-        import scoring
+        from powernorm_fairseq import scoring
         from scripts import evaluate  # here, because it takes seconds
 
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)

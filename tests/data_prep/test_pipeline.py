@@ -22,7 +22,7 @@ from data_prep.errors import DataPrepError
 from data_prep.pipeline import Options, Pipeline
 from data_prep.recipes import iwslt14, multi30k, wmt14
 from data_prep.tokenizer import prepare_text
-from scoring import remove_bpe
+from powernorm_fairseq.scoring import remove_bpe
 from tests.data_prep.corpora import (
     read_gz,
     sentences,

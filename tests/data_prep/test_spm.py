@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.errors import DataPrepError
 from data_prep.spm import apply_model, count_words, train_model
-from scoring import remove_bpe
+from powernorm_fairseq.scoring import remove_bpe
 
 pytest.importorskip("sentencepiece")
 COUNTS = {"ein": 9, "kleiner": 5, "kleines": 4, "haus": 7, "&apos;s": 3, "\u00e4pfel": 2, ".": 9, "hausboot": 2}

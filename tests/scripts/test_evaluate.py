@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("fairseq")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import scoring
+from powernorm_fairseq import scoring
 from scripts import average_checkpoints, evaluate, references
 
 ROOT = Path(__file__).resolve().parents[2]

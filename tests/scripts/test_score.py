@@ -179,6 +179,6 @@ def test_help_needs_neither_torch_nor_fairseq():
     code = "import sys; from scripts import score; score.build_parser().format_help(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), stdout=subprocess.PIPE, check=True)
     loaded = set(done.stdout.decode().split())
-    assert "scoring.metrics" in loaded and not loaded & {"torch", "fairseq", "numpy", "sacrebleu"}
+    assert "powernorm_fairseq.scoring.metrics" in loaded and not loaded & {"torch", "fairseq", "numpy", "sacrebleu"}
     command = [sys.executable, str(ROOT / "scripts" / "score.py"), "--help"]
     assert "--baseline" in subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()

@@ -4,9 +4,9 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
-from scoring.comet import DEFAULT_MODEL, comet
-from scoring.multi_bleu import Score, multi_bleu, split_compounds, words
-from scoring.text import ScoringError, Text
+from powernorm_fairseq.scoring.comet import DEFAULT_MODEL, comet
+from powernorm_fairseq.scoring.multi_bleu import Score, multi_bleu, split_compounds, words
+from powernorm_fairseq.scoring.text import ScoringError, Text
 
 #: Metrics that Moses' multi-bleu.perl computes, and those of sacreBLEU.
 _MOSES, _SACREBLEU = ("tokenized", "compound-split"), ("sacrebleu", "chrf", "ter")

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Dict, List, Sequence, Tuple
 
-from scoring.text import ScoringError
+from powernorm_fairseq.scoring.text import ScoringError
 
 MAX_ORDER = 4
 

@@ -3,8 +3,8 @@
 import os
 from typing import Sequence
 
-from scoring.multi_bleu import Score
-from scoring.text import ScoringError
+from powernorm_fairseq.scoring.multi_bleu import Score
+from powernorm_fairseq.scoring.text import ScoringError
 
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
 

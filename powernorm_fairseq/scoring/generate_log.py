@@ -3,7 +3,7 @@
 import re
 from typing import Dict, Iterable, List, Optional, Tuple
 
-from scoring.text import ScoringError
+from powernorm_fairseq.scoring.text import ScoringError
 
 
 def parse_generate_log(

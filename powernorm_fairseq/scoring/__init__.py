@@ -9,10 +9,10 @@
 ``comet`` the neural metric, ``generate_log`` the output of fairseq-generate.
 """
 
-from scoring.generate_log import parse_generate_log
-from scoring.metrics import DEFAULT_METRICS, METRICS, Comparison, Scorer
-from scoring.multi_bleu import Score, multi_bleu
-from scoring.text import BPE_KINDS, SENTENCEPIECE_SPACE, ScoringError, Text, find_bpe_kind, remove_bpe
+from powernorm_fairseq.scoring.generate_log import parse_generate_log
+from powernorm_fairseq.scoring.metrics import DEFAULT_METRICS, METRICS, Comparison, Scorer
+from powernorm_fairseq.scoring.multi_bleu import Score, multi_bleu
+from powernorm_fairseq.scoring.text import BPE_KINDS, SENTENCEPIECE_SPACE, ScoringError, Text, find_bpe_kind, remove_bpe
 
 __all__ = [
     "BPE_KINDS",
