@@ -36,7 +36,9 @@ def unusable(kernel: str) -> Optional[str]:
 def _load_cpp() -> Optional[str]:
     files = sorted(Path(__file__).parent.glob("_rows*.so"))
     if not files:
-        return "the C++ operators were not compiled when the package was installed"
+        note = Path(__file__).with_name("not_compiled.txt")
+        reason = note.read_text().strip() if note.exists() else "this copy of the package was not built by pip"
+        return f"the C++ operators were not compiled: {reason}"
     try:
         torch.ops.load_library(str(files[0]))
     except OSError as error:
