@@ -16,7 +16,6 @@ from setuptools.command.build_ext import build_ext
 OLDEST_TORCH = (2, 10)
 AGAIN = "then install this package again with --force-reinstall --no-deps"
 FLAGS = ["-std=c++20", "-O3", "-g0", "-fopenmp-simd", "-fno-math-errno", "-fvisibility=hidden"]
-NOTE = "not_compiled.txt"  # beside the place of the library: why there is none
 
 
 def find_torch() -> Optional[Path]:
@@ -68,7 +67,7 @@ class BuildKernels(build_ext):
 def _note(library: Path, reason: Optional[str]) -> None:
     """Leaves beside ``library`` why there is none, and removes what an earlier build left there."""
     library.parent.mkdir(parents=True, exist_ok=True)
-    note = library.with_name(NOTE)
+    note = library.with_suffix(".txt")
     for old in [note] if reason is None else [note, library]:
         if old.exists():
             old.unlink()
