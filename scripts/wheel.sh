@@ -8,7 +8,7 @@ python=$(command -v "$python")
 case $python in /*) ;; *) python=$PWD/$python ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rm -rf dist
-"$python" -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
+"$python" -W ignore -c 'from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
 "$python" -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --no-index \
   --wheel-dir dist dist/*.tar.gz
 "$python" - dist/*.whl <<'EOF'

@@ -5,9 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -110,7 +112,7 @@ def copy_tree(folder: Path) -> Path:
     folder.mkdir()
     for name in ("powernorm_fairseq", "hydra_plugins", "scripts", "configs", "tests"):
         shutil.copytree(str(TOP / name), str(folder / name), ignore=NOT_SOURCE)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(str(TOP / name), str(folder / name))
     return folder
 
@@ -210,6 +212,18 @@ def test_installation_beside_an_old_torch_leaves_a_line(source, tmp_path):
     assert environment.note().startswith("the package was built with torch 2.9.1+cpu; install torch >= 2.10")
 
 
+def test_editable_installation_leaves_the_line_and_no_older_library(source, tmp_path):
+    old = source / KERNELS / ("_rows" + EXTENSION_SUFFIXES[0])
+    old.touch()
+    Environment(tmp_path / "environment").pip_install(source, "--no-deps", "--editable")
+    assert not old.exists() and old.with_suffix(".txt").read_text().startswith("no torch was found")
+
+
+def test_a_kernel_that_cannot_be_used_is_named(unpacked):
+    with pytest.raises(AssertionError, match="^POWERNORM_KERNEL='cpp' cannot be used: [^\n]*\n"):
+        run(sys.executable, "-m", "powernorm_fairseq.norms", cwd=unpacked, POWERNORM_KERNEL="cpp")
+
+
 @needs_new_torch
 def test_plain_pip_install_compiles_with_the_torch_of_the_environment(source, tmp_path):
     """Without any flag: pip builds where torch cannot be imported, and it fetches none."""
@@ -227,6 +241,8 @@ def test_wheel_and_source_archive_carry_the_operators(source, tmp_path):
     run("bash", source / "scripts/wheel.sh", sys.executable, cwd=tmp_path)
     (built,), (archive,) = (source / "dist").glob("*.whl"), (source / "dist").glob("*.tar.gz")
     assert archive.name == "powernorm_fairseq-{}.tar.gz".format(built.name.split("-")[1])
+    with tarfile.open(str(archive)) as opened:
+        assert not [name for name in opened.getnames() if name.split("/")[1:2] in (["tests"], ["configs"])]
     with zipfile.ZipFile(str(built)) as opened:
         names = opened.namelist()
     (library,) = [name for name in names if "_rows" in name]
