@@ -26,6 +26,7 @@ FIXES = (
     "background_thread",
     "saved_statistics",
     "ddp_on_cpu",
+    "ema",
     "heartbeat",
     "stop",
 )

@@ -7,7 +7,6 @@ from typing import Any, Union
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
-from powernorm_fairseq.models.ema import keep_counters_out_of_ema
 from powernorm_fairseq.norms import BatchStatisticsNorm, kernels, training_step
 from powernorm_fairseq.norms.sync import average_over_processes
 from powernorm_fairseq.stop_signal import stop_on_request
@@ -19,7 +18,6 @@ def prepare(task: FairseqTask, cfg: Any) -> None:
     """What every model of this package does with the task when it is built from ``cfg``."""
     logger.info("norms run on %s", kernels.describe())
     announce_steps(task)
-    keep_counters_out_of_ema()
     stop_on_request(task, cfg)
     if getattr(cfg, "norm_stats", False):
         from powernorm_fairseq.diagnostics.training import record_norm_stats  # nothing of it is there without the flag
@@ -32,8 +30,8 @@ def announce_steps(task: FairseqTask) -> None:
 
     - The loss scale of each step, and which batches stand in for missing data. Only the task's ``train_step`` sees the
       optimizer, which has the scale, and the mark of a dummy batch; a model has no other way to learn either.
-    - That validation or saving comes next: processes that measured statistics on their own then agree on them, so
-      that neither depends on the process.
+    - That validation comes next: processes that measured statistics on their own then agree on them, so that it does
+      not depend on the process.
     """
     train_step, begin_valid_epoch = task.train_step, task.begin_valid_epoch
     if getattr(train_step, "announces_steps", False):
@@ -43,7 +41,6 @@ def announce_steps(task: FairseqTask) -> None:
     def announcing_step(
         sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False, **more: Any
     ) -> Any:
-        _agree_before_saving(optimizer, model)
         with training_step(loss_scale=_loss_scale(optimizer), counts=not ignore_grad):
             return train_step(sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **more)
 
@@ -60,22 +57,6 @@ def agree_on_statistics(model: nn.Module) -> None:
     """Gives all processes the mean of the running statistics that each has measured on its own batches."""
     norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm) and not module.sync]
     average_over_processes(buffer for norm in norms for buffer in norm.buffers())
-
-
-def _agree_before_saving(optimizer: Any, model: nn.Module) -> None:
-    """fairseq lets the optimizer gather its state in every process before one of them saves; agree there."""
-    inner = optimizer.optimizer
-    gather = getattr(inner, "consolidate_state_dict", None)
-    if getattr(gather, "agrees_on_statistics", False) or hasattr(model, "gather_full_optim_state_dict"):
-        return  # done before; or FSDP, which gathers by other means
-
-    def gather_and_agree(*args: Any, **kwargs: Any) -> None:
-        agree_on_statistics(model)
-        if gather is not None:
-            gather(*args, **kwargs)
-
-    gather_and_agree.agrees_on_statistics = True
-    inner.consolidate_state_dict = gather_and_agree
 
 
 def _loss_scale(optimizer: Any) -> Union[float, Tensor]:

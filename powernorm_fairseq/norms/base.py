@@ -212,9 +212,13 @@ class BatchStatisticsNorm(Norm):
             self._pool.settle()
         if not self.training:
             return self._evaluate(x, call.padding)
-        if not self.sync:
-            return self._train(x.contiguous(), call, None)
-        return self._train_in_pool(x, call)
+        pool = self._pool = pool_of(self.process_group) if self.sync else None
+        if pool is None or call.counts:
+            return self._train(x.contiguous(), call, pool)
+        # A stand-in batch: the other processes wait in the collectives, and may have tokens; take part without any.
+        call = call._replace(padding=None, counts=True, moves=True)
+        empty = x.reshape(-1, self.num_features)[:0]
+        return torch.zeros_like(x) + self._train(empty, call, pool).sum()
 
     def _evaluate(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
         centre, power = self.running_statistics()
@@ -228,19 +232,6 @@ class BatchStatisticsNorm(Norm):
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         """A training forward on ``x``."""
         raise NotImplementedError
-
-    def _train_in_pool(self, x: Tensor, call: Call) -> Tensor:
-        """The same with the tokens of all processes."""
-        pool = self._pool = pool_of(self.process_group)
-        if pool is None or call.counts:
-            return self._train(x.contiguous(), call, pool)
-        # A stand-in batch: the other processes wait in the collectives, and may have tokens; take part without any.
-        call = call._replace(padding=None, counts=True, moves=True)
-        empty = x.reshape(-1, self.num_features)[:0]
-        return torch.zeros_like(x) + self._train(empty, call, pool).sum()
-
-    if hasattr(torch, "compiler"):
-        _train_in_pool = torch.compiler.disable(_train_in_pool)  # collectives wait for each other; they stay eager
 
     def average_over(self, batches: int) -> None:
         """Makes running statistics the plain average of that many batches, the one to come included."""

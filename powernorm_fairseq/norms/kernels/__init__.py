@@ -22,6 +22,7 @@ MIN_TRITON = (3, 2)  # that of torch 2.6
 CPP_TYPES = (torch.float32, torch.bfloat16)
 TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 NOTHING: Tuple[str, Tuple[torch.dtype, ...]] = ("plain", ())
+_found: Dict[Tuple[str, str], Tuple[str, Tuple[torch.dtype, ...]]] = {}
 
 
 @lru_cache(maxsize=None)
@@ -61,15 +62,12 @@ def _interprets_triton() -> bool:
 
 def serving(kernel: str, device: str) -> Tuple[str, Tuple[torch.dtype, ...]]:
     """What serves input on a kind of device where a norm's setting is ``kernel``, and which types it takes."""
-    return _serving(kernel, device)
+    if (kernel, device) not in _found:  # :func:`choose_kernel` has looked: torch.compile cannot read how
+        _found[kernel, device] = _find(kernel, device)
+    return _found[kernel, device]
 
 
-if hasattr(torch, "compiler"):
-    serving = torch.compiler.assume_constant_result(serving)  # torch.compile would look inside
-
-
-@lru_cache(maxsize=None)
-def _serving(kernel: str, device: str) -> Tuple[str, Tuple[torch.dtype, ...]]:
+def _find(kernel: str, device: str) -> Tuple[str, Tuple[torch.dtype, ...]]:
     if device == "cpu" and kernel in ("auto", "cpp") and unusable("cpp") is None:
         return "cpp", CPP_TYPES
     on_triton = device == "cuda" or (device == "cpu" and kernel == "triton" and _interprets_triton())
@@ -94,6 +92,8 @@ def choose_kernel(kernel: Optional[str] = None) -> str:
     reason = unusable(kernel)
     if reason is not None:
         raise ValueError(f"{setting}={kernel!r} cannot be used: {reason}; choose from {', '.join(available())}")
+    for device in ("cpu", "cuda"):
+        serving(kernel, device)
     return kernel
 
 
