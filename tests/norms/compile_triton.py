@@ -29,6 +29,7 @@ PN_BACKWARD = {"centre": None, "offset": None, "means": None, "SCALES": "known"}
 LN_FORWARD = {"centre": None, "power": None, "num_updates": None, "squares": None, "counts": None, "SCALES": "computed"}
 LN_BACKWARD = {"centre": None, "rstd": None, "slope": None, "offset": None, "loss_scale": None, "SCALES": "known"}
 REDUCE = {"BLOCKS": tk.BLOCKS, "COLUMNS": tk.COLUMNS}
+OF_NU = ("gamma", "saved", "nu", "loss_scale", "new")
 # What is compiled, the constants, and the columns and groups of a batch.
 VARIANTS = [
     ("pn forward, heads", tk.forward_kernel, PN_FORWARD, (1024, 16)),
@@ -47,9 +48,12 @@ VARIANTS = [
     ("bn backward", tk.gradient_kernel, {"loss_scale": None, "sums": None, "SCALES": "none", "means": None}, (1024, 0)),
     ("ln backward", tk.gradient_kernel, LN_BACKWARD, (1024, 1)),
     ("pn columns", tk.power_columns_kernel, {"chosen": None, **REDUCE}, None),
+    ("pn columns, no mask", tk.power_columns_kernel, {"chosen": None, "counts": None, **REDUCE}, None),
     ("pn columns, warm-up", tk.power_columns_kernel, {"used": None, "saved": None, "new": None, **REDUCE}, None),
     ("pn columns, backward", tk.gradient_columns_kernel, REDUCE, None),
+    ("columns, backward", tk.gradient_columns_kernel, {**dict.fromkeys(OF_NU), "rstd": None, **REDUCE}, None),
     ("move", tk.move_kernel, {"CHUNK": tk.CHUNK}, None),
+    ("move one", tk.move_kernel, {"second": None, "new_second": None, "num_updates": None, "CHUNK": tk.CHUNK}, None),
 ]
 
 

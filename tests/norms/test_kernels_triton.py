@@ -537,11 +537,10 @@ def without_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(kernels, "_found", {})
     kernels.unusable.cache_clear()
-    kernels._serving.cache_clear()
     yield monkeypatch
     kernels.unusable.cache_clear()
-    kernels._serving.cache_clear()
 
 
 def test_missing_triton_is_named(without_triton):
