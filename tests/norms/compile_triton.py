@@ -1,122 +1,166 @@
-"""Compiles every Triton kernel for two kinds of GPU, without needing one, and prints what became of it as JSON lines.
+"""Compiles the Triton kernels for two kinds of GPU, without needing one, and prints what became of each as JSON lines.
 
-Pointers and sizes are declared as Triton's runtime would: tensors start at multiples of 16 bytes, and a size that 16
-divides is known to be so.
+The operators are called as norms call them, but what they would launch is compiled instead, specialised as Triton's
+runtime would do it: a tensor that starts at a multiple of 16 bytes, and a size that 16 divides, are known to be so.
 """
 
 import json
 import re
 import subprocess
 import tempfile
+from multiprocessing import Pool
 from pathlib import Path
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from powernorm_fairseq.norms.kernels import triton_kernels as tk
+from powernorm_fairseq.norms.kernels.triton_ops import OPERATORS
 
 CAPABILITIES = (80, 90)
-INTEGERS = ["rows", "block_rows", "columns", "groups", "width", "inner", "outer_stride", "inner_stride"]
-INTEGERS += ["blocks", "warmup", "first_size", "second_size"]
-FLOATS = ["eps", "share", "unit", "weight"]
-NUMBERS = {**dict.fromkeys(INTEGERS, "i32"), **dict.fromkeys(FLOATS, "fp32")}
-POINTERS = {"padding": "*u8", "num_updates": "*i64"}
-ROWS_IN, ROWS_OUT = ("x", "dy"), ("y", "dx")  # in the type of the input
-DIVISIBLE = ("columns", "width", "first_size")
-PN_FORWARD = {"centre": None, "num_updates": None, "means": None, "SCALES": "computed"}
-PN_BACKWARD = {"centre": None, "offset": None, "means": None, "SCALES": "known"}
-LN_FORWARD = {"centre": None, "power": None, "num_updates": None, "squares": None, "counts": None, "SCALES": "computed"}
-LN_BACKWARD = {"centre": None, "rstd": None, "slope": None, "offset": None, "loss_scale": None, "SCALES": "known"}
-REDUCE = {"BLOCKS": tk.BLOCKS, "COLUMNS": tk.COLUMNS}
-OF_NU = ("gamma", "saved", "nu", "loss_scale", "new")
-# What is compiled, the constants, and the columns and groups of a batch.
-VARIANTS = [
-    ("pn forward, heads", tk.forward_kernel, PN_FORWARD, (1024, 16)),
-    ("pn forward, layer", tk.forward_kernel, PN_FORWARD, (1024, 1)),
-    ("pn forward, layer, wide", tk.forward_kernel, PN_FORWARD, (4096, 1)),
-    ("pn forward, no mask", tk.forward_kernel, {**PN_FORWARD, "padding": None, "counts": None}, (512, 4)),
-    ("pn warm-up", tk.forward_kernel, {**PN_FORWARD, "num_updates": "", "power": None, "y": None}, (512, 1)),
-    ("evaluation", tk.forward_kernel, {**PN_FORWARD, "squares": None, "counts": None, "scales": None}, (512, 4)),
-    ("bn forward", tk.forward_kernel, {**LN_FORWARD, "centre": "", "means": None, "SCALES": "none"}, (1024, 0)),
-    ("ln forward", tk.forward_kernel, LN_FORWARD, (1024, 1)),
-    ("moments", tk.moments_kernel, {"means": None, "scales": None, "SCALES": "none"}, (1024, 0)),
-    ("moments, layer", tk.moments_kernel, {"means": None, "SCALES": "computed"}, (1024, 1)),
-    ("pn backward, heads", tk.gradient_kernel, PN_BACKWARD, (1024, 16)),
-    ("pn backward, layer", tk.gradient_kernel, PN_BACKWARD, (1024, 1)),
-    ("pn backward, layer, wide", tk.gradient_kernel, PN_BACKWARD, (4096, 1)),
-    ("bn backward", tk.gradient_kernel, {"loss_scale": None, "sums": None, "SCALES": "none", "means": None}, (1024, 0)),
-    ("ln backward", tk.gradient_kernel, LN_BACKWARD, (1024, 1)),
-    ("pn columns", tk.power_columns_kernel, {"chosen": None, **REDUCE}, None),
-    ("pn columns, no mask", tk.power_columns_kernel, {"chosen": None, "counts": None, **REDUCE}, None),
-    ("pn columns, warm-up", tk.power_columns_kernel, {"used": None, "saved": None, "new": None, **REDUCE}, None),
-    ("pn columns, backward", tk.gradient_columns_kernel, REDUCE, None),
-    ("columns, backward", tk.gradient_columns_kernel, {**dict.fromkeys(OF_NU), "rstd": None, **REDUCE}, None),
-    ("move", tk.move_kernel, {"CHUNK": tk.CHUNK}, None),
-    ("move one", tk.move_kernel, {"second": None, "new_second": None, "num_updates": None, "CHUNK": tk.CHUNK}, None),
+TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.uint8: "u8", torch.int64: "i64"}
+SIZES = {"fp32": 4, "bf16": 2, "fp16": 2}
+ROWS_IN, ROWS_OUT = ("x", "dy"), ("y", "dx")
+FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
+# Columns, groups, type, whether there is a mask, whether there are parameters, which norms. The first have to be fast.
+FAST = [
+    (1024, 16, FP32, True, True, ["pn"]),
+    (1024, 16, BF16, True, True, ["pn"]),
+    (1024, 1, FP32, True, True, ["pn", "others"]),
+    (1024, 1, BF16, True, True, ["pn"]),
+    (1024, 0, FP32, True, True, ["pn"]),
+    (4096, 1, FP32, True, True, ["pn"]),
+]
+ODD = [
+    (6, 2, FP16, False, True, ["pn", "others"]),
+    (5, 0, FP16, True, False, ["pn", "others"]),
+    (1, 1, FP16, True, False, ["pn"]),
 ]
 
 
-def compile_one(kernel, constants, batch, rows_type, capability):
-    """The kernel in machine code."""
-    constants = {name: value for name, value in constants.items() if value != ""}
-    options = {}
-    if batch is not None:
-        grid = tk.grid_of(4096, *batch, processors=108)
-        constants.update(TILE_ROWS=grid.tile_rows, TILE_COLUMNS=grid.tile_columns)
-        options = {"num_warps": grid.warps}
-        if constants["SCALES"] == "none":
-            constants["scales"] = None
-    signature, attributes = {}, {}
-    for position, name in enumerate(kernel.arg_names):
-        kind = NUMBERS.get(name) or POINTERS.get(name) or ("*" + rows_type if name in ROWS_IN + ROWS_OUT else "*fp32")
-        signature[name] = "constexpr" if name in constants else kind
-        if name not in constants and (kind.startswith("*") or name in DIVISIBLE):
-            attributes[(position,)] = [["tt.divisibility", 16]]
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+def specialise(kernel, values):
+    """The types, constants and known divisors that the runtime would compile for."""
+    types, constants, divisible = {}, {}, {}
+    for param, value in zip(kernel.params, values):
+        types[param.name] = "constexpr"
+        free = param.do_not_specialize
+        if isinstance(value, torch.Tensor):
+            types[param.name] = "*" + TYPES[value.dtype]
+            known = value.data_ptr() % 16 == 0
+        elif param.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not free):
+            constants[param.name], known = value, False
+        else:
+            types[param.name] = "fp32" if isinstance(value, float) else "i32"
+            known = isinstance(value, int) and value % 16 == 0 and not free
+        if known:
+            divisible[(param.num,)] = [["tt.divisibility", 16]]
+    return types, constants, divisible
 
 
-def facts_of(compiled):
-    """Registers, memory for what does not fit them, and accesses to global memory of 16 bytes and of 2 to 8."""
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(compiled.asm["cubin"])
-        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-        usage = subprocess.check_output([str(tool), "--dump-resource-usage", str(cubin)], universal_newlines=True)
-    names = {"REG": "registers", "STACK": "stack", "LOCAL": "local"}
-    facts = {names[name]: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
-    facts.update(wide_loads=0, narrow_loads=0, wide_stores=0, narrow_stores=0)
-    for kind, parts, bits in re.findall(r"\b(ld|st)\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) ", compiled.asm["ptx"]):
-        size = int(parts or 1) * int(bits) // 8
-        if size > 1:  # a byte is a mask's
-            facts[("wide_" if size >= 16 else "narrow_") + {"ld": "loads", "st": "stores"}[kind]] += 1
+def launches(columns, groups, dtype, masked, affine, norms):
+    """What the operators of some norms launch on a batch: kernel, specialisation, number of warps."""
+    found, launch = [], tk.launch
+
+    def record(kernel, grid, device_of, *args, **options):
+        values = [*args, *(options[name] for name in kernel.arg_names[len(args) :])]
+        found.append((kernel.__name__, *specialise(kernel, values), options.get("num_warps", 4)))
+
+    tk.launch = record
+    try:
+        _call_operators(columns, groups, dtype, masked, affine, norms)
+    finally:
+        tk.launch = launch
+    return found
+
+
+def _call_operators(columns, groups, dtype, masked, affine, norms):
+    x, dy = torch.zeros(2, 4, 2, columns, dtype=dtype)
+    padding = torch.zeros(4, 2, dtype=torch.bool) if masked else None
+    gamma, beta = torch.ones(2, columns, dtype=dtype) if affine else (None, None)
+    mean, power, nu = (torch.ones(columns) for _ in range(3))
+    updates, scale, window = torch.tensor(3), torch.tensor(1.0) if affine else None, torch.ones(2, columns)
+    rows = (x, padding, groups, 1e-5)
+    if "pn" in norms:
+        for warmup in (0, 5):
+            state = (0.9, warmup, power, updates, None, True)
+            _, saved, scales = OPERATORS["power_forward"](*rows, gamma, beta, *state)
+        OPERATORS["power_backward"](dy, *rows, gamma, 0.9, scale, saved, scales, nu, True)
+        OPERATORS["evaluate"](*rows, gamma, beta, None, power)
+        OPERATORS["evaluate_backward"](dy, *rows, gamma, None, power)
+    if "others" in norms:
+        for centre in (None, mean):
+            state = (0.1, False, 0, -1, centre, power, updates, None, True)
+            _, saved, scales = OPERATORS["batch_forward"](*rows, gamma, beta, *state)
+            OPERATORS["batch_backward"](dy, *rows, gamma, centre is not None, saved, scales, None)
+            OPERATORS["evaluate_backward"](dy, *rows, gamma, centre, None)
+            OPERATORS["statistics"](*rows, centre is not None)
+            OPERATORS["gradient_sums"](dy, *rows, centre)
+        state = (0.1, 2, power, window, updates, None, True)
+        _, saved, scales = OPERATORS["window_forward"](*rows, gamma, beta, *state)
+        OPERATORS["window_backward"](dy, *rows, gamma, scale, saved, scales, None, window, True)
+        for centred in (False, True) if groups else ():
+            _, saved = OPERATORS["token_forward"](*rows, gamma, beta, centred)
+            OPERATORS["token_backward"](dy, *rows, gamma, centred, saved)
+
+
+def variants():
+    """Everything that is to be compiled, once each: a kind of GPU, a batch, and what :func:`launches` has found."""
+    found = [(capability, case, one) for case in FAST for one in launches(*case) for capability in CAPABILITIES]
+    found += [(CAPABILITIES[0], case, one) for case in ODD for one in launches(*case)]
+    return list({str((capability, one)): (capability, case, one) for capability, case, one in found}.values())
+
+
+def compile_one(variant):
+    """Facts of one variant in machine code."""
+    capability, case, (name, types, constants, divisible, warps) = variant
+    source = ASTSource(fn=getattr(tk, name), signature=types, constexprs=constants, attrs=divisible)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    facts = {"kernel": name, "sm": capability, "fast": case in FAST, "columns": case[0], "groups": case[1]}
+    facts["type"] = types.get("x", "*fp32")[1:]
+    facts["given"] = " ".join(param for param, kind in types.items() if kind.startswith("*"))
+    facts.update(needed(types, constants, warps), **accesses(compiled.asm["ptx"]), **resources(compiled.asm["cubin"]))
     return facts
 
 
-def needed(kernel, constants, batch, rows_type):
+def needed(types, constants, warps):
     """How many accesses of 16 bytes a thread needs to read the rows of a tile, and how many to write them."""
-    if batch is None:
+    if "x" not in types:
         return {"rows_in": 0, "rows_out": 0}
-    grid = tk.grid_of(4096, *batch, processors=108)
-    size = {"fp32": 4, "bf16": 2}[rows_type]
-    each = grid.tile_rows * grid.tile_columns * size // (16 * 32 * grid.warps)
-    there = [name for name in kernel.arg_names if constants.get(name, "") is not None]
-    return {
-        "rows_in": each * sum(name in ROWS_IN for name in there),
-        "rows_out": each * sum(name in ROWS_OUT for name in there),
-    }
+    tile = constants["TILE_ROWS"] * constants["TILE_COLUMNS"] * SIZES[types["x"][1:]]
+    each = tile // (16 * 32 * warps)
+    there = [name for name, kind in types.items() if kind.startswith("*")]
+    return {"rows_in": each * sum(n in ROWS_IN for n in there), "rows_out": each * sum(n in ROWS_OUT for n in there)}
+
+
+def accesses(ptx):
+    """Accesses to global memory of 16 bytes, and those of 2 to 8; a byte is a mask's."""
+    found = {"wide_loads": 0, "narrow_loads": 0, "wide_stores": 0, "narrow_stores": 0}
+    for kind, parts, bits in re.findall(r"\b(ld|st)\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) ", ptx):
+        size = int(parts or 1) * int(bits) // 8
+        if size > 1:
+            found[("wide_" if size >= 16 else "narrow_") + {"ld": "loads", "st": "stores"}[kind]] += 1
+    return found
+
+
+def resources(cubin):
+    """Registers of a thread, and its memory for what does not fit them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+        usage = subprocess.check_output([str(tool), "--dump-resource-usage", str(path)], universal_newlines=True)
+    names = {"REG": "registers", "STACK": "stack", "LOCAL": "local"}
+    return {names[name]: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
 
 
 def main():
-    """Compiles the variants."""
-    for name, kernel, constants, batch in VARIANTS:
-        for rows_type in ("fp32", "bf16") if batch else ("fp32",):
-            for capability in CAPABILITIES:
-                facts = facts_of(compile_one(kernel, constants, batch, rows_type, capability))
-                facts.update(needed(kernel, constants, batch, rows_type))
-                names = {"name": name, "kernel": kernel.__name__, "type": rows_type, "sm": capability}
-                print(json.dumps({**names, **facts}))
+    """Compiles all, on two processors."""
+    torch.set_num_threads(1)
+    with Pool(2) as pool:
+        for facts in pool.imap(compile_one, variants(), chunksize=4):
+            print(json.dumps(facts), flush=True)
 
 
 if __name__ == "__main__":

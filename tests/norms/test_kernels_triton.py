@@ -511,7 +511,9 @@ def test_every_kernel_compiles_for_a_gpu(compiled, triton_kernels):
 @needs_triton
 def test_rows_are_read_and_written_16_bytes_at_a_time(compiled):
     """Rows in smaller pieces would take two or more for each 16 bytes; single columns and scalars take a few."""
-    for row in (row for row in compiled if row["rows_in"] > 0):
+    rows = [row for row in compiled if row["fast"] and row["rows_in"] > 0]
+    assert rows
+    for row in rows:
         assert row["wide_loads"] >= row["rows_in"] and row["narrow_loads"] < 2 * row["rows_in"], row
         if row["rows_out"] > 0:
             assert row["wide_stores"] >= row["rows_out"] and row["narrow_stores"] < 2 * row["rows_out"] + 2, row
@@ -519,10 +521,11 @@ def test_rows_are_read_and_written_16_bytes_at_a_time(compiled):
 
 @needs_triton
 def test_kernels_keep_to_registers(compiled):
-    """128 registers let four programs of 128 threads run on a processor at a time, which is as many as are started."""
+    """With 128 registers, as many programs of 128 threads as are started for a processor run there at a time."""
     for row in compiled:
-        assert row["stack"] == row["local"] == 0, row
-        assert row["registers"] <= (128 if row["rows_in"] > 0 else 48), row
+        assert row["stack"] == row["local"] == 0, row  # nothing is spilled
+        of_pn = row["fast"] and "centre" not in row["given"]
+        assert row["registers"] <= (48 if row["rows_in"] == 0 else 128 if of_pn else 168), row
     assert max(row["registers"] for row in compiled) > 64  # they have been read
 
 

@@ -100,12 +100,14 @@ def _add_up(partial, blocks, columns, column, inside, BLOCKS: tl.constexpr):
 def _count(counts, blocks, rows, BLOCKS: tl.constexpr):
     """The number of tokens: of all blocks, or all rows."""
     if counts is None:
-        return rows.to(tl.float32)
-    total = tl.zeros([BLOCKS], tl.float32)
-    for first in range(0, blocks, BLOCKS):
-        block = first + tl.arange(0, BLOCKS)
-        total += tl.load(counts + block, mask=block < blocks, other=0.0)
-    return tl.sum(total, 0)
+        count = tl.cast(rows, tl.float32)
+    else:
+        total = tl.zeros([BLOCKS], tl.float32)
+        for first in range(0, blocks, BLOCKS):
+            block = first + tl.arange(0, BLOCKS)
+            total += tl.load(counts + block, mask=block < blocks, other=0.0)
+        count = tl.sum(total, 0)
+    return count
 
 
 # ---------------------------------------------------------------- kernels over rows
