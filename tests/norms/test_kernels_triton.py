@@ -489,6 +489,43 @@ def test_every_operator_is_there(small):
     assert torch.equal(served, small["statistics"](x, None, 2, 1e-5, False))
 
 
+@needs_triton
+@pytest.mark.parametrize("groups", [0, 2])
+@pytest.mark.parametrize("count", [0, 3])
+def test_shape_functions_say_what_operators_return(triton_kernels, monkeypatch, count, groups):
+    """What a compiled graph expects of them."""
+    monkeypatch.setattr(triton_kernels, "launch", lambda *args, **options: None)
+    x, column, updates = torch.zeros(count, 6), torch.ones(6), torch.tensor(1)
+    window, rows = torch.ones(2, 6), (x, None, groups, 1e-5)
+    batch = (*rows, column, column, 0.1, False, 0, -1, column, column, updates, None, True)
+    power = (*rows, column, column, 0.9, 0, column, updates, None, True)
+    moving = (*rows, column, column, 0.1, 0, column, window, updates, None, True)
+
+    def outputs(function, *args):
+        found = function(*(arg.to(DEVICE) if isinstance(arg, torch.Tensor) else arg for arg in args))
+        return found if isinstance(found, tuple) else (found,)
+
+    operators = kernels.triton_operators()
+    saved = {name: [value.cpu() for value in outputs(operators[name], *args)[1:]]
+             for name, args in (("batch_forward", batch), ("power_forward", power), ("window_forward", moving))}
+    calls = {
+        "statistics": (*rows, True), "gradient_sums": (x, *rows, column),
+        "evaluate": (*rows, column, None, None, column), "evaluate_backward": (x, *rows, column, None, column),
+        "batch_forward": batch, "batch_backward": (x, *rows, column, True, *saved["batch_forward"], None),
+        "power_forward": power,
+        "power_backward": (x, *rows, column, 0.9, None, *saved["power_forward"], column, True),
+        "window_forward": moving,
+        "window_backward": (x, *rows, column, None, *saved["window_forward"], None, window, True),
+    }
+    if groups > 0:
+        calls["token_forward"] = (*rows, column, column, True)
+        calls["token_backward"] = (x, *rows, column, True, torch.zeros(2, count, groups))
+        assert set(calls) == set(ops.SCHEMAS)
+    for name, args in calls.items():
+        for ours, theirs in zip(outputs(operators[name], *args), outputs(ops._fake(name), *args)):
+            assert (ours.shape, ours.dtype, ours.stride()) == (theirs.shape, theirs.dtype, theirs.stride()), name
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """What became of every kernel on each kind of GPU."""
