@@ -117,6 +117,11 @@ def _fake(name: str) -> Callable[..., Any]:
     return backward if name.endswith("backward") or name == "gradient_sums" else forward
 
 
+def _on_gpu(name: str) -> Callable[..., Any]:
+    """What serves ``powernorm::NAME`` on a GPU; triton is imported at the first call."""
+    return lambda *args: kernels.triton_operators()[name](*args)
+
+
 FAST: Dict[str, Any] = {}  # torch sends them to C++ on a CPU, to Triton on a GPU
 # Autograd differentiates the plain evaluation and the plain norms of tokens: they need no operators.
 PLAIN: Dict[str, Any] = {name: _plain(name) for name in (*SCHEMAS, *RELEASED) if name[:5] not in ("token", "evalu")}
@@ -129,6 +134,7 @@ def _register() -> None:
     for name, schema in {**SCHEMAS, **RELEASED}.items():
         if name in SCHEMAS:
             _library.define(name + schema)
+            _library.impl(name, _on_gpu(name), "CUDA")
             torch.library.register_fake(f"powernorm::{name}", _fake(name), lib=_library)
             FAST[name] = getattr(torch.ops.powernorm, name).default
         if name in PLAIN:
