@@ -25,7 +25,7 @@ USAGE
 }
 
 say() {
-    echo "run.sh: job ${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}: $1" >&2
+    echo "run.sh: job $SLURM_JOB_ID: $1" >&2 || true  # a full disk is no reason to end here
 }
 
 # Again and again, because tasks that are only starting do not listen yet.
@@ -75,8 +75,8 @@ after_failure() {
         return "$1"
     fi
     now="$(checkpoint "$2")"
-    echo "${now:-none} $(date +%FT%T) status $1, restart ${SLURM_RESTART_COUNT:-0}" >>"$file"
-    if [[ "$(wc -l <"$file")" -gt "$retries" ]]; then
+    { echo "${now:-none} $(date +%FT%T) status $1, restart ${SLURM_RESTART_COUNT:-0}" >>"$file"; } 2>/dev/null || true
+    if [[ "$(grep -c . "$file")" -gt "$retries" ]]; then
         say "failed with status $1 and is not tried again: that was done $retries times (POWERNORM_RETRIES)"
         return "$1"
     fi
