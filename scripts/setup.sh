@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: scripts/setup.sh [--classic] [--python COMMAND]
+usage: scripts/setup.sh [--classic] [--python COMMAND] [--venv NAME]
 
 Makes .venv with torch 2.13 and fairseq-fixed 0.12.3.1 (Python 3.11 to 3.13) and installs this plugin in it, editable.
 A finished set-up is left alone until pyproject.toml or this script changes; an interrupted one is resumed.
@@ -12,6 +12,7 @@ A finished set-up is left alone until pyproject.toml or this script changes; an 
   --classic         make .venv-classic instead: torch 1.12.1 and fairseq 0.12.2 (Python 3.8 to 3.10)
   --python COMMAND  the Python to use (default: that of the existing environment, or else the first one that fits,
                     from PATH or from pyenv)
+  --venv NAME       the environment's folder instead of .venv
   --help            print this
 EOF
 }
@@ -135,6 +136,7 @@ main() {
         fairseq=(fairseq)  # built where no torch is seen: with one, it compiles files that its archive lacks
         ;;
       --python) chosen=${2?"--python needs a command"} && shift ;;
+      --venv) venv=${2?"--venv needs a name"} && shift ;;
       --help) usage && return ;;
       *) usage >&2 && exit 2 ;;
     esac
