@@ -245,7 +245,7 @@ def test_wheel_and_source_archive_carry_the_operators(source, tmp_path):
         assert not [name for name in opened.getnames() if name.split("/")[1:2] in (["tests"], ["configs"])]
     with zipfile.ZipFile(str(built)) as opened:
         names = opened.namelist()
-    (library,) = [name for name in names if "_rows" in name]
+    (library,) = [name for name in names if "/_rows" in name]
     assert library.startswith(str(KERNELS)) and library.endswith(".so")
     assert not [name for name in names if name.startswith(("tests", "configs"))]
     environment = Environment(tmp_path / "environment", "torch", "numpy")
