@@ -11,7 +11,8 @@ unexport PYTHONPATH
 in_venv = PATH="$(CURDIR)/$(1)/bin:$$PATH"
 pytest = OMP_NUM_THREADS=1 $(call in_venv,$(1)) python -m pytest -n 2
 
-.PHONY: help setup demo test test-slow test-triton lint setup-classic test-classic slurm-deps browser-deps clean
+.PHONY: help setup demo test test-slow test-triton lint setup-classic test-classic test-all-pythons wheel slurm-deps \
+  browser-deps clean
 
 help:  ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +45,12 @@ setup-classic:  ## make .venv-classic: Python 3.8 to 3.10, fairseq 0.12.2, torch
 test-classic: setup-classic  ## run the tests in .venv-classic
 	@$(call pytest,.venv-classic) $(PYTEST_ARGS)
 
+wheel: setup  ## build the source archive and the wheel with the C++ operators, in dist/
+	@scripts/wheel.sh .venv/bin/python
+
+test-all-pythons:  ## run the tests with Python 3.11, 3.12 and 3.13 and the classic stack, as far as they are found
+	@scripts/test_pythons.sh $(PYTEST_ARGS)
+
 slurm-deps:  ## install Slurm from Debian's packages, for the tests of scripts/slurm; no other target does that
 	@if [ "$$(PATH="$$PATH:/usr/sbin" command -v slurmctld slurmd munged sbatch | wc -l)" -eq 4 ]; then \
 	  echo "slurm-deps: Slurm is installed"; \
@@ -65,5 +72,5 @@ browser-deps:  ## install chromium from Debian's packages, for the tests of the 
 	fi
 
 clean:  ## remove both environments and what the tools leave behind; results stay
-	rm -rf .venv .venv-classic .venv.l* .venv-classic.l* build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .venv.l* build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

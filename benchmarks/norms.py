@@ -2,9 +2,11 @@
 """The time and memory of every norm in every implementation, beside torch's own norms, as ratios.
 
 All candidates of one shape run turn by turn in one process, in changing order. A ratio is that of two medians; the
-range behind it has the quartiles of the ratios within each round. Our norms get T x B x C and the padding mask as
-fairseq's encoder hands it on (a transposed view); torch's get the same rows without a mask. "Saved" is what autograd
-keeps for the backward, as distinct storages, parameters aside. The program starts itself again with a fixed allocator.
+range behind it has the quartiles of the ratios within each round. Our norms get T x B x C, with the padding mask as
+fairseq's encoder hands it on (a transposed view) and without a mask; torch's get the same rows without a mask. "Frozen"
+is a step in evaluation mode, with gradients. "Saved" is what autograd keeps for the backward, as distinct storages,
+parameters aside. --encoder measures six encoder layers of torch with PN beside LN, eager and compiled. The program
+starts itself again with a fixed allocator.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import interleave
-from powernorm_fairseq.norms import build_norm, norm_names, norm_options
+from powernorm_fairseq.norms import build_norm, convert_norms, norm_names
 from powernorm_fairseq.norms.kernels import available
 
 LAYER_NORM, BATCH_NORM, RMS_NORM = "nn.LayerNorm", "nn.BatchNorm1d", "nn.RMSNorm"
@@ -32,8 +34,8 @@ LAYER_SCALES = {
     "pn": ("head",),
 }
 DTYPES = ("float32", "bfloat16")
-PARTS = ("forward", "backward", "training", "inference")
-SHAPES, QUICK_SHAPES = "4096x512/4,4096x1024/16,3500x128/4", "60x16/4"
+PARTS = ("forward", "backward", "training", "frozen", "inference")
+SHAPES, QUICK_SHAPES = "4096x512/4,4096x1024/16,3500x128/4,4096x256/4", "60x16/4"
 
 
 class Shape(NamedTuple):
@@ -79,9 +81,14 @@ class Candidate(NamedTuple):
     inputs: Tuple[Any, ...]
 
     @property
+    def mask(self) -> str:
+        """Whether it gets a padding mask."""
+        return "yes" if len(self.inputs) > 1 else "no"
+
+    @property
     def label(self) -> str:
         """Unique among the candidates of a shape."""
-        return f"{self.name} {self.layer_scale} {self.kernel}"
+        return f"{self.name} {self.layer_scale} {self.kernel} {self.mask}"
 
 
 def padding_mask(length: int, sentences: int) -> Tensor:
@@ -107,17 +114,17 @@ def candidates(shape: Shape, dtype: torch.dtype, norms: Sequence[str], device: s
     found = [Candidate(name, "", "torch", kind(shape.width), (rows,)) for name, kind in torchs.items() if kind]
     for name in norms:
         for layer_scale in LAYER_SCALES.get(name, ("none",)):
-            for kernel in available(device) if "kernel" in norm_options(name) else ["eager"]:
-                options = {"kernel": kernel} if "kernel" in norm_options(name) else {}
-                norm = build_norm(name, shape.width, groups=shape.groups, layer_scale=layer_scale, **options)
-                found.append(Candidate(name, layer_scale, kernel, norm, (x, mask)))
+            for kernel in available(device):
+                for inputs in ((x, mask), (x,)):
+                    options = {"groups": shape.groups, "layer_scale": layer_scale, "kernel": kernel}
+                    found.append(Candidate(name, layer_scale, kernel, build_norm(name, shape.width, **options), inputs))
     for candidate in found:
         candidate.module.to(device=device, dtype=dtype)
     return found
 
 
 def runner(candidate: Candidate, now: Callable[[], float]) -> Callable[[], Dict[str, float]]:
-    """A function that trains the candidate for one step and evaluates it once, and returns the seconds of each part."""
+    """A function that does one step of each part and returns the seconds."""
     module, inputs = candidate.module, candidate.inputs
     wanted = [inputs[0], *module.parameters()]
     gradient = torch.randn_like(inputs[0])
@@ -131,6 +138,9 @@ def runner(candidate: Candidate, now: Callable[[], float]) -> Callable[[], Dict[
         end = now()
         del output, gradients
         module.eval()
+        begin = now()
+        torch.autograd.grad(module(*inputs), wanted, gradient)
+        frozen = now() - begin
         with torch.no_grad():
             before = now()
             module(*inputs)
@@ -139,6 +149,7 @@ def runner(candidate: Candidate, now: Callable[[], float]) -> Callable[[], Dict[
             "forward": between - start,
             "backward": end - between,
             "training": end - start,
+            "frozen": frozen,
             "inference": after - before,
         }
 
@@ -206,6 +217,7 @@ def measure(shape: Shape, dtype: str, threads: int, args: argparse.Namespace) ->
                 "norm": candidate.name,
                 "layer_scale": candidate.layer_scale,
                 "kernel": candidate.kernel,
+                "mask": candidate.mask,
                 "ms": {part: 1e3 * statistics.median(own[part]) for part in PARTS},
                 "ratios": {
                     name: {part: list(interleave.compare(own[part], times[labels[name]][part])) for part in PARTS}
@@ -219,48 +231,77 @@ def measure(shape: Shape, dtype: str, threads: int, args: argparse.Namespace) ->
 
 
 def goals(facts: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """The project's goals for the norms alone: float32, all threads."""
-    threads = max(facts["threads"])
-    fused = next((kernel for kernel in facts["kernels"] if kernel != "eager"), None)
+    """The project's goals for the norms alone: float32, with and without a mask, every number of threads."""
+    fused = next((kernel for kernel in facts["kernels"] if kernel != "eager"), "eager")
+    rows = [row for row in facts["results"] if row["dtype"] == "float32" and row["kernel"] == fused]
 
-    def at(norm: str, scale: str, kernel: Optional[str], of: Callable[[Any], float], widths: Any) -> Dict[str, Any]:
-        """Where -> what was measured for a norm."""
-        rows = [row for row in facts["results"] if row["dtype"] == "float32" and row["threads"] == threads]
-        rows = [row for row in rows if widths(Shape.parse(row["shape"]).width)]
-        found: Dict[str, Any] = {}
-        for where in sorted({row["shape"] for row in rows}):
-            mine = [r for r in rows if (r["shape"], r["norm"], r["layer_scale"]) == (where, norm, scale)]
-            found[f"{norm} {where}"] = next((of(row) for row in mine if row["kernel"] == kernel), None)
+    def at(norms: Sequence[str], scale: str, to: str, part: str, least: int = 0, below: int = 10**9) -> Dict[str, Any]:
+        """Where -> what was measured for some norms of a range of widths."""
+        found = {}
+        for row in rows:
+            width = Shape.parse(row["shape"]).width
+            if row["norm"] in norms and row["layer_scale"] == scale and least <= width < below:
+                mask = "mask" if row["mask"] == "yes" else "no mask"
+                where = f"{row['norm']} {width}, {mask}, {row['threads']} thr."
+                found[where] = row["saved_ratio"] if part == "saved" else row["ratios"][to][part][0]
         return found
 
-    def time_to(reference: str, part: str) -> Callable[[Any], float]:
-        return lambda row: row["ratios"][reference][part][0]
-
-    def every(width: int) -> bool:
-        return True
-
-    training, inference = time_to(LAYER_NORM, "training"), time_to(LAYER_NORM, "inference")
-    beside_bn = time_to(BATCH_NORM, "training")
-    wide = at("pn", "head", fused, training, lambda width: width >= 512)
-    narrow = at("pn", "head", fused, training, lambda width: width < 512)
-    batch = {**at("bn", "none", fused, beside_bn, every), **at("pnv", "none", fused, beside_bn, every)}
-    best = fused or "eager"
     found = [
-        interleave.goal(f"training, fused pn to {LAYER_NORM}, width 512 and more", 1.0, wide),
-        interleave.goal(f"training, fused pn to {LAYER_NORM}, smaller width", 1.1, narrow),
-        interleave.goal(f"training, fused bn and pnv without layer-scale to {BATCH_NORM}", 1.15, batch),
-        interleave.goal(f"training, eager pn to {LAYER_NORM}", 5.0, at("pn", "head", "eager", training, every)),
-        interleave.goal(
-            f"saved, {best} pn to {LAYER_NORM}", 1.1, at("pn", "head", best, lambda row: row["saved_ratio"], every)
-        ),
-        interleave.goal(f"inference, {best} pn to {LAYER_NORM}", 1.0, at("pn", "head", best, inference, every)),
+        (f"training, pn to {LAYER_NORM}, width 512 and more", 0.95, at(["pn"], "head", LAYER_NORM, "training", 512)),
+        (f"training, pn to {LAYER_NORM}, smaller width", 1.05, at(["pn"], "head", LAYER_NORM, "training", 0, 512)),
+        (f"inference, pn to {LAYER_NORM}", 0.8, at(["pn"], "head", LAYER_NORM, "inference")),
+        (f"evaluation mode with gradients, pn to {LAYER_NORM}", 1.1, at(["pn"], "head", LAYER_NORM, "frozen")),
+        (f"training, ln, rms, gn to {LAYER_NORM}", 1.2, at(["ln", "rms", "gn"], "none", LAYER_NORM, "training")),
+        (f"training, bn, pnv to {BATCH_NORM}", 1.0, at(["bn", "pnv"], "none", BATCH_NORM, "training")),
+        (f"training, brn and mabn to {BATCH_NORM}", 1.3, at(["brn", "mabn"], "layer", BATCH_NORM, "training")),
+        (f"saved, pn to {LAYER_NORM}", 1.1, at(["pn"], "head", LAYER_NORM, "saved")),
     ]
-    return [entry for entry in found if entry["measured"]]
+    entries = [interleave.goal(*goal) for goal in found]
+    if facts.get("encoder"):
+        compiled = {"width 512": facts["encoder"]["compiled"]["pn"][0]}
+        entries.append(interleave.goal("compiled encoder with pn to ln", 1.05, compiled))
+    return [entry for entry in entries if entry["measured"]]
+
+
+def encoder_model(norm: str, width: int, heads: int) -> nn.Module:
+    """Six pre-norm layers of torch's encoder with ``norm`` in the place of every LayerNorm."""
+    layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 6, nn.LayerNorm(width), enable_nested_tensor=False)
+    if norm != "ln":
+        convert_norms(model, norm, groups=heads)
+    return model
+
+
+def measure_encoder(args: argparse.Namespace) -> Dict[str, Any]:
+    """Training steps of a six-layer encoder, eager and compiled: the ratio of pn to ln."""
+    torch.set_num_threads(max(args.threads))
+    width, heads, size = (32, 2, (4, 8)) if args.quick else (512, 8, (32, 32))
+    now, found = interleave.stopwatch(args.device), {}
+    for kind in ("eager", "compiled"):
+        runners = {}
+        for norm in ("ln", "pn"):
+            torch.manual_seed(1)
+            model = encoder_model(norm, width, heads).to(args.device)
+            call = torch.compile(model) if kind == "compiled" else model
+            x = torch.randn(*size, width, device=args.device)
+
+            def step(model: nn.Module = model, call: Any = call, x: Tensor = x) -> Dict[str, float]:
+                model.zero_grad()
+                start = now()
+                call(x).square().mean().backward()
+                return {"training": now() - start}
+
+            runners[norm] = step
+        times = interleave.interleave(runners, args.rounds, args.warmup_rounds)
+        found[kind] = {"pn": list(interleave.compare(times["pn"]["training"], times["ln"]["training"]))}
+    return found
 
 
 def markdown(facts: Dict[str, Any]) -> str:
     """Everything as Markdown: the goals, and a table for each shape and type."""
     parts = [interleave.describe(facts["machine"]), interleave.goals_table(facts["goals"])]
+    for kind, ratios in facts.get("encoder", {}).items():
+        parts.append("Six encoder layers, {}: pn to ln {:.3f} ({:.3f}-{:.3f})".format(kind, *ratios["pn"]))
     for dtype in facts["dtypes"]:
         for shape in facts["shapes"]:
             rows = [row for row in facts["results"] if (row["shape"], row["dtype"]) == (shape, dtype)]
@@ -271,25 +312,25 @@ def markdown(facts: Dict[str, Any]) -> str:
 
 def _table(rows: List[Dict[str, Any]], threads: Sequence[int]) -> str:
     """Candidates as rows, for each number of threads the ratios to nn.LayerNorm; its own row also has milliseconds."""
-    header = ["norm", "layer-scale", "kernel"]
+    header = ["norm", "layer-scale", "kernel", "mask"]
     for count in threads:
-        header += [f"forward, {count} thr.", "backward", "both", "inference"]
+        header += [f"forward, {count} thr.", "backward", "both", "frozen", "inference"]
     lines = []
     for first in (row for row in rows if row["threads"] == threads[0]):
-        line = [first["norm"], first["layer_scale"] or "-", first["kernel"]]
+        line = [first["norm"], first["layer_scale"] or "-", first["kernel"], first["mask"]]
         for count in threads:
-            same = ("norm", "layer_scale", "kernel")
+            same = ("norm", "layer_scale", "kernel", "mask")
             row = next(r for r in rows if r["threads"] == count and all(r[key] == first[key] for key in same))
             if row["norm"] == LAYER_NORM:
                 line += ["{:.2f} ms".format(row["ms"][part]) for part in PARTS]
                 continue
             ratios = {part: row["ratios"][LAYER_NORM][part] for part in PARTS}
             line += ["{:.2f}".format(ratios[part][0]) for part in PARTS]
-            line[-2] = "{:.2f} ({:.2f}-{:.2f})".format(*ratios["training"])
+            line[-3] = "{:.2f} ({:.2f}-{:.2f})".format(*ratios["training"])
         megabytes = first["saved_bytes"] / 2**20
         line.append(f"{megabytes:.1f} MiB" if first["norm"] == LAYER_NORM else f"{first['saved_ratio']:.2f}")
         lines.append(line)
-    return interleave.table([*header, "saved"], lines, text_columns=3)
+    return interleave.table([*header, "saved"], lines, text_columns=4)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -301,6 +342,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--shapes", type=parse_shapes, metavar="S,S", help=f"positions x width / heads ({SHAPES})")
     parser.add_argument("--threads", type=interleave.numbers, metavar="N,N", help="default: 1 and the number of cores")
     parser.add_argument("--device", default="cpu", help="default: cpu")
+    parser.add_argument("--encoder", action="store_true", help="also measure an encoder, compiled (some minutes)")
     return parser
 
 
@@ -322,6 +364,9 @@ def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
             for threads in args.threads:
                 print(f"{shape}, {dtype}, {threads} threads ...", file=sys.stderr, flush=True)
                 facts["results"] += measure(shape, dtype, threads, args)
+    if args.encoder:
+        print("encoder ...", file=sys.stderr, flush=True)
+        facts["encoder"] = measure_encoder(args)
     facts["goals"] = goals(facts)
     return facts
 

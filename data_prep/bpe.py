@@ -1,13 +1,16 @@
 """Joint byte-pair encoding as subword-nmt does it: counting words, learning codes, applying them.
 
-Codes and segmented text are those of ``subword-nmt learn-bpe`` and ``apply-bpe`` (default options), byte for byte.
-Words are counted and segmented chunk by chunk in all workers; what stays in memory is the vocabulary, not the text.
+Codes and segmented text are those of ``subword-nmt learn-bpe`` and ``apply-bpe``, byte for byte. Words are counted and
+segmented chunk by chunk in all workers; what stays in memory is the vocabulary, not the text. A vocabulary threshold,
+glossaries and dropout are subword-nmt's own code, asked once for each word (dropout: for each time it occurs).
 """
 
 import functools
+import random
+import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 from data_prep.errors import DataPrepError
 from data_prep.learn_bpe import VERSION_LINE, learn_merges
@@ -125,20 +128,89 @@ def _merge_all(symbols: List[str], order: List[int], best: int) -> List[str]:
     return merged
 
 
-@functools.lru_cache(maxsize=1)
-def _load(path: str, digest: str) -> BPE:
+class Settings(NamedTuple):
+    """How codes are applied, beyond the codes.
+
+    Attributes:
+        vocabulary: file of pieces and their counts, as subword-nmt writes it; rarer pieces are split further.
+        threshold: least count of a piece.
+        glossaries: regular expressions of words that are not split.
+        dropout: probability that a merge is left out.
+    """
+
+    vocabulary: str = ""
+    threshold: int = 0
+    glossaries: Tuple[str, ...] = ()
+    dropout: float = 0.0
+
+
+DEFAULT = Settings()
+
+
+class SubwordNMT(BPE):
+    """The same by subword-nmt, with its further settings.
+
+    Args:
+        path: codes file.
+        settings: as above.
+    """
+
+    def __init__(self, path: str, settings: Settings):
+        from subword_nmt import apply_bpe
+
+        super().__init__(Path(path).read_text(encoding="utf-8"))
+        vocabulary = None
+        if settings.vocabulary:
+            with open(settings.vocabulary, encoding="utf-8", newline="\n") as stream:
+                vocabulary = apply_bpe.read_vocabulary(stream, settings.threshold)
+        with open(path, encoding="utf-8") as stream:
+            self._theirs = apply_bpe.BPE(stream, vocab=vocabulary, glossaries=list(settings.glossaries))
+        self._dropout = settings.dropout
+
+    def __missing__(self, word: str) -> str:
+        if len(self) >= CACHE_WORDS:
+            self.clear()
+        result = " ".join(self._theirs.segment_tokens([word], self._dropout))
+        if not self._dropout:
+            self[word] = result
+        return result
+
+
+def count_pieces(counts: Dict[str, int], codes: str) -> str:
+    """Returns the contents of a vocabulary file: the pieces of words and how often they occur, most frequent first.
+
+    Args:
+        counts: word -> how often training has it, in order of their first occurrence.
+        codes: contents of a codes file.
+    """
+    bpe = BPE(codes)
+    pieces: Dict[str, int] = {}
+    for word, count in counts.items():
+        for piece in bpe[word].split(" "):
+            pieces[piece] = pieces.get(piece, 0) + count
+    ordered = sorted(pieces.items(), key=lambda item: -item[1])
+    return "".join([f"{piece} {count}\n" for piece, count in ordered])
+
+
+@functools.lru_cache(maxsize=4)
+def _load(path: str, digest: str, settings: Settings) -> BPE:
     """Returns the segmenter of this process for a codes file; the digest tells its contents from earlier ones."""
-    return BPE(Path(path).read_text(encoding="utf-8"))
+    if settings == DEFAULT:
+        return BPE(Path(path).read_text(encoding="utf-8"))
+    return SubwordNMT(path, settings)
 
 
-def apply_codes(lines: List[bytes], path: str, digest: str) -> bytes:
+def apply_codes(lines: List[bytes], path: str, digest: str, settings: Settings = DEFAULT) -> bytes:
     """Segments a chunk of lines.
 
     Args:
         lines: tokenised lines.
         path: codes file.
-        digest: stands for its contents.
+        digest: stands for its contents, and for those of the vocabulary.
+        settings: beyond the codes.
     """
-    segment = _load(path, digest).segment
-    text = b"".join(lines).decode("utf-8")
-    return "\n".join([segment(line) for line in text.split("\n")]).encode("utf-8")
+    segment = _load(path, digest, settings).segment
+    data = b"".join(lines)
+    if settings.dropout:
+        random.seed(zlib.crc32(data))  # the same text is segmented the same way, whichever worker does it
+    return "\n".join([segment(line) for line in data.decode("utf-8").split("\n")]).encode("utf-8")

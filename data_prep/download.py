@@ -1,9 +1,10 @@
 """Fetching archives: resumed after interruptions, from mirrors in turn, verified before they count as present.
 
 A file under way is called ``NAME.part``; ``NAME.part.json`` says where it comes from, so that a resumed download cannot
-mix two versions. The SHA-256 of every finished archive is kept in ``SHA256SUMS`` beside it (the format of
-``sha256sum``): published archives of these corpora come without checksums, so the first download is trusted and later
-uses are compared with it, also after the folder has been copied to a machine without network.
+mix two versions. What arrived is opened and read to its end before it gets its name: a login page or half an archive is
+not taken, and the next address is tried. The SHA-256 of every finished archive is kept in ``SHA256SUMS`` beside it (the
+format of ``sha256sum``): published archives of these corpora come without checksums, so the first download is trusted
+and later uses are compared with it, also after the folder has been copied to a machine without network.
 """
 
 import hashlib
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from data_prep.errors import DataPrepError
+from data_prep.errors import DataPrepError, explain_full_disk
+from data_prep.extract import check_archive
 from data_prep.progress import progress_bar
 
 logger = logging.getLogger(__name__)
@@ -106,6 +108,7 @@ def verify(archive: Archive, path: Path) -> str:
             raise DataPrepError(
                 f"{path} is not the archive it should be: its SHA-256 is {digest} and {source} says {expected}; "
                 "delete it and fetch it again"
+                + (", or delete its line there if it is the right one" if source == SUMS else "")
             )
     return digest
 
@@ -145,6 +148,7 @@ def _fetch(url: str, archive: Archive, path: Path) -> None:
         before = part.stat().st_size if part.exists() else 0
         try:
             _request(url, archive, part)
+            _test(archive, part, resumed=before > 0)
             break
         except _TryAgain as error:
             after = part.stat().st_size if part.exists() else 0
@@ -160,6 +164,15 @@ def _fetch(url: str, archive: Archive, path: Path) -> None:
     _write_sum(path.parent, path.name, digest)
     os.replace(str(part), str(path))
     _discard(part)
+
+
+def _test(archive: Archive, part: Path, resumed: bool) -> None:
+    """Opens what arrived; if it is no such archive, it goes, and what was resumed is fetched from the beginning."""
+    try:
+        check_archive(part, archive.name)
+    except DataPrepError as error:
+        _discard(part)
+        raise (_TryAgain if resumed else _GiveUp)(str(error)) from None
 
 
 def _discard(part: Path) -> None:
@@ -234,7 +247,12 @@ def _receive(response: http.client.HTTPResponse, url: str, archive: Archive, par
             block = response.read(_BLOCK)
             if not block:
                 break
-            stream.write(block)
+            try:
+                stream.write(block)
+                stream.flush()
+            except OSError as error:
+                explain_full_disk(error, part, total)
+                raise
             bar.update(len(block))
     size = part.stat().st_size
     if total is not None and size < total:

@@ -1,11 +1,34 @@
 """The one exception of data preparation, and how a command line reports it."""
 
+import errno
+import os
+import shutil
 import sys
+from pathlib import Path
 from typing import Callable, List, Optional
 
 
 class DataPrepError(Exception):
     """Something the user can understand and mend; the message is one sentence naming the file and line concerned."""
+
+
+def explain_full_disk(error: OSError, path: Path, needed: Optional[int] = None) -> None:
+    """Raises a sentence about a full disk if that is what happened; otherwise does nothing.
+
+    Args:
+        error: from writing.
+        path: the file that was being written.
+        needed: its size in bytes, where that is known.
+    """
+    if error.errno not in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+        return
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(str(folder)).free
+    size = f"it needs {needed:,} bytes and " if needed is not None else ""
+    where = os.path.abspath(str(folder))
+    raise DataPrepError(f"no space left for {path}: {size}{free:,} bytes are free in {where}") from None
 
 
 def run_main(main: Callable[[Optional[List[str]]], int], argv: Optional[List[str]] = None) -> int:

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Prepares text for language modelling: fetch, unpack, check, split into words, learn and apply subwords, binarise.
 
-Results: ``OUT/tok/{train,valid,test}.txt``, with subwords also ``OUT/bpe/`` (and ``codes``), ``OUT/bin/``
-(``fairseq-preprocess --only-source``) and ``OUT/manifest.json``. Stages, second runs and errors are those of
+Results: ``OUT/tok/{train,valid,test}.txt``, with subwords also ``OUT/bpe/`` (and ``codes``), ``OUT/bin/`` (as
+``fairseq-preprocess --only-source`` writes it) and ``OUT/manifest.json``. Stages, second runs and errors are those of
 ``data_prep.pipeline``.
 """
 
@@ -15,12 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-if __package__ in (None, ""):  # run as a script: the first entry is this folder, whose modules are not top-level ones
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from data_prep import bpe
+from data_prep import binarize, bpe
 from data_prep.download import file_sha256
-from data_prep.errors import DataPrepError, run_main
+from data_prep.errors import DataPrepError
 from data_prep.extract import extract, extract_zip
 from data_prep.lm_recipes import LM_RECIPES, LMRecipe
 from data_prep.manifest import make_key, writing, writing_folder
@@ -29,14 +25,14 @@ from data_prep.normalize import lowercase
 from data_prep.parallel import WorkerPool, read_chunks
 from data_prep.progress import progress_bar
 from data_prep.readers import Text
-from data_prep.stages import SPLITS, StagedRun, run_preprocess
+from data_prep.stages import SPLITS, StagedRun
 from data_prep.tokenizer import prepare_text
 
 logger = logging.getLogger("data_prep")
 
 UNKNOWN = "<unk>"
 #: Raised when a change of this program changes its results, so that earlier ones are not taken for new ones.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -127,11 +123,14 @@ class LMPipeline(StagedRun):
             "max_words": options.max_words,
             "bpe_tokens": options.bpe_tokens,
         }
-        super().__init__(options, () if recipe is None else (recipe.archive,), described)
+        self.texts: Dict[str, Tuple[Path, ...]] = dict(options.texts or {})
+        if recipe is not None and options.source is not None and not (options.source / recipe.archive.name).exists():
+            self.texts = recipe.bare_files(options.source)
+        super().__init__(options, () if recipe is None or self.texts else (recipe.archive,), described)
 
     def plan(self) -> List[str]:
         """Returns what a run would do, a line for each input and stage."""
-        given = [path for split in SPLITS for path in (self.options.texts or {}).get(split, ())]
+        given = [path for split in SPLITS for path in self.texts.get(split, ())]
         last = self.stages.index(self.options.until)
         lines = self.plan_archives() + [f"read {path}" for path in given]
         return lines + [f"write {self.out / stage}" for stage in self.stages[: last + 1]]
@@ -139,11 +138,9 @@ class LMPipeline(StagedRun):
     def _checksums(self) -> Dict[str, str]:
         """Makes sure that the input is there; returns the SHA-256 of each file of it."""
         sums = super()._checksums()
-        for split, paths in (self.options.texts or {}).items():
+        for split, paths in self.texts.items():
             for number, path in enumerate(paths):
-                if not path.is_file():
-                    raise DataPrepError(f"{path}: no such file")
-                sums[f"{split}/{number}/{path.name}"] = file_sha256(path)
+                self._add_checksum(sums, f"{split}/{number}/{path.name}", path)
         return sums
 
     def _keys(self) -> Dict[str, str]:
@@ -156,8 +153,8 @@ class LMPipeline(StagedRun):
     def _stage_tok(self, key: str, pool: WorkerPool) -> None:
         """Unpacks and checks the text, then prepares all splits."""
         raw = self.out / "raw"
-        texts: Dict[str, Tuple[Path, ...]] = self.options.texts or {}
-        if self.recipe is not None:
+        texts = self.texts
+        if self.recipe is not None and not texts:
             self._unpack(raw)
             texts = {split: (raw / name,) for split, name in self.recipe.files.items()}
         try:
@@ -234,45 +231,34 @@ class LMPipeline(StagedRun):
         self.manifest.record("bpe", key, [codes, *paths.values()], tokens=tokens)
 
     def _stage_bin(self, key: str, pool: WorkerPool) -> None:
-        """Runs fairseq-preprocess on the one side there is."""
+        """Writes fairseq's data of the one side there is."""
         self._begin()
         texts = self._paths("tok" if self.options.bpe_tokens is None else "bpe")
         target = self.out / "bin"
-        flags = ["--only-source", "--thresholdsrc", str(self.options.min_count)]
-        if self.options.max_words is not None:
-            flags += ["--nwordssrc", str(self.options.max_words)]
         with writing_folder(target) as folder:
-            run_preprocess(folder, texts, pool.workers, flags)
-        known = _read_words(target / "dict.txt")
-        unknown = {split: _count_unknown(path, known) for split, path in texts.items()}
-        if self.recipe is not None and len(known) + 1 != self.recipe.words:
-            logger.warning("the dictionary has %d words; the published one has %d", len(known) + 1, self.recipe.words)
-        files = [path for path in target.iterdir() if path.is_file()]
-        self.manifest.record("bin", key, files, words=len(known), unknown=unknown)
-
-
-def _read_words(dictionary: Path) -> frozenset:
-    """The words of a fairseq dictionary, but not those that only fill it up."""
-    with open(str(dictionary), encoding="utf-8", newline="\n") as stream:
-        pairs = [line.rstrip("\n").rsplit(" ", 1) for line in stream]
-    return frozenset(word for word, count in pairs if count != "0")
-
-
-def _count_unknown(path: Path, known: frozenset) -> int:
-    """How many words of a text are not in the dictionary."""
-    with open(str(path), encoding="utf-8", newline="\n") as stream:
-        return sum(word not in known for line in stream for word in line.split())
+            counts = binarize.count_files([texts["train"]], pool)
+            words = binarize.make_dictionary(counts, self.options.min_count, self.options.max_words or -1)
+            binarize.write_dictionary(folder / "dict.txt", words)
+            found = {
+                split: binarize.binarize(path, folder / "dict.txt", folder / split, pool)
+                for split, path in texts.items()
+            }
+        known = sum(count > 0 for _, count in words)
+        if self.recipe is not None and known + 1 != self.recipe.words:
+            logger.warning("the dictionary has %d words; the published one has %d", known + 1, self.recipe.words)
+        unknown = {split: counts.unknown for split, counts in found.items()}
+        self.manifest.record("bin", key, sorted(target.iterdir()), words=known, unknown=unknown)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="lm.sh", description="Prepare text for language modelling.")
+    parser = argparse.ArgumentParser(prog="data_prep/lm.sh", description="Prepare text for language modelling.")
     commands = parser.add_subparsers(dest="recipe", metavar="CORPUS", required=True)
     for name, recipe in LM_RECIPES.items():
         summary = (recipe.__doc__ or "").splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument(
-            "--from", dest="source", type=Path, metavar="DIR", help="archive already downloaded (default: fetch it)"
+            "--from", dest="source", type=Path, metavar="DIR", help="archive, or its bare files (default: fetch it)"
         )
         command.add_argument(
             "--mirror", action="append", default=[], metavar="URL", help="folder on a server to try first"
@@ -331,7 +317,3 @@ def main(argv: Optional[List[str]] = None) -> int:
     pipeline.run()
     print(args.out)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_main(main))

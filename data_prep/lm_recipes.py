@@ -1,14 +1,16 @@
 """The corpora of the language-modelling tables as data: where they are, which files, how many tokens to expect.
 
-Both are published as words already, with rare words as ``<unk>``, which is fairseq's own word for the unknown. A token
+All are published as words already, with rare words as ``<unk>``, which is fairseq's own word for the unknown. A token
 count takes the end of each line as a token, empty lines included: the convention of all published counts and of
 fairseq-preprocess.
 """
 
 from dataclasses import dataclass
-from typing import Dict
+from pathlib import Path
+from typing import Dict, Tuple
 
 from data_prep.download import Archive
+from data_prep.errors import DataPrepError
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,20 @@ class LMRecipe:
     expected: Dict[str, int]
     words: int
 
+    def bare_files(self, folder: Path) -> Dict[str, Tuple[Path, ...]]:
+        """The three files without their archive, plain or compressed, as people have them.
+
+        Raises: DataPrepError if the folder has neither them nor the archive.
+        """
+        found: Dict[str, Tuple[Path, ...]] = {}
+        for split, name in self.files.items():
+            bare = folder / name.rsplit("/", 1)[-1]
+            paths = [path for path in (bare, bare.with_name(bare.name + ".gz")) if path.is_file()]
+            if not paths:
+                raise DataPrepError(f"{folder} has neither {self.archive.name} nor {bare.name}")
+            found[split] = (paths[0],)
+        return found
+
 
 def ptb() -> LMRecipe:
     """Penn Treebank as Mikolov prepared it, 10,000 words: 929,589 / 73,760 / 82,430 tokens."""
@@ -47,21 +63,26 @@ def ptb() -> LMRecipe:
     )
 
 
-def wikitext103() -> LMRecipe:
-    """WikiText-103, 267,735 words: 103,227,021 / 217,646 / 245,569 tokens."""
+def _wikitext(size: int, train: int, words: int) -> LMRecipe:
+    name = f"wikitext-{size}-v1.zip"
+    hosts = ("https://wikitext.smerity.com/", "https://s3.amazonaws.com/research.metamind.io/wikitext/")
     return LMRecipe(
-        name="wikitext103",
-        archive=Archive(
-            "wikitext-103-v1.zip",
-            (
-                "https://wikitext.smerity.com/wikitext-103-v1.zip",
-                "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip",
-            ),
-        ),
-        files={split: f"wikitext-103/wiki.{split}.tokens" for split in ("train", "valid", "test")},
-        expected={"train": 103_227_021, "valid": 217_646, "test": 245_569},
-        words=267_735 - 1,
+        name=f"wikitext{size}",
+        archive=Archive(name, tuple(host + name for host in hosts)),
+        files={split: f"wikitext-{size}/wiki.{split}.tokens" for split in ("train", "valid", "test")},
+        expected={"train": train, "valid": 217_646, "test": 245_569},
+        words=words - 1,
     )
 
 
-LM_RECIPES = {"ptb": ptb, "wikitext103": wikitext103}
+def wikitext2() -> LMRecipe:
+    """WikiText-2, 33,278 words: 2,088,628 / 217,646 / 245,569 tokens."""
+    return _wikitext(2, 2_088_628, 33_278)
+
+
+def wikitext103() -> LMRecipe:
+    """WikiText-103, 267,735 words: 103,227,021 / 217,646 / 245,569 tokens."""
+    return _wikitext(103, 103_227_021, 267_735)
+
+
+LM_RECIPES = {"ptb": ptb, "wikitext2": wikitext2, "wikitext103": wikitext103}

@@ -10,13 +10,13 @@ import json
 import os
 import platform
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Optional
 
 from data_prep.download import file_sha256
-from data_prep.errors import DataPrepError
+from data_prep.errors import DataPrepError, explain_full_disk
 
 NAME = "manifest.json"
 _PART = NAME + ".part"
@@ -43,9 +43,13 @@ def writing(paths: Iterable[Path]) -> Iterator[List[BinaryIO]]:
             stream.close()
         for part, path in zip(parts, paths):
             os.replace(str(part), str(path))
+    except OSError as error:
+        explain_full_disk(error, max(parts, key=lambda part: part.stat().st_size if part.exists() else 0))
+        raise
     finally:
         for stream in streams:
-            stream.close()
+            with suppress(OSError):  # of a full disk: what it still holds cannot be written
+                stream.close()
         for part in parts:
             if part.exists():
                 part.unlink()

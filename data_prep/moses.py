@@ -11,10 +11,13 @@ those of Perl 5.36 (Unicode 14, see ``unicode14``), whatever Python runs this.
 """
 
 import functools
+import logging
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from data_prep.unicode14 import ALPHABETIC, DECIMAL, LOWERCASE, LOWERCASE_NOT_LL, NUMBER, char_class, members
+
+logger = logging.getLogger("data_prep")
 
 #: Words remembered per position in the line before the memory is emptied: bounds a worker at about 100 MB.
 CACHE_WORDS = 200_000
@@ -105,7 +108,7 @@ def _special_rules(lang: str) -> _Rules:
 
 @functools.lru_cache(maxsize=None)
 def nonbreaking_prefixes(lang: str) -> Dict[str, int]:
-    """Returns the abbreviations of a language; English ones where Moses has none for it.
+    """Returns the abbreviations of a language; English ones, with a warning as Perl's, where Moses has none for it.
 
     Args:
         lang: two-letter code.
@@ -113,8 +116,12 @@ def nonbreaking_prefixes(lang: str) -> Dict[str, int]:
     """
     from sacremoses.corpus import NonbreakingPrefixes  # here: the import takes longer than a small file
 
+    corpus = NonbreakingPrefixes()
+    if lang not in corpus.available_langs.values():  # its keys have names as well, such as "german": not so Moses
+        logger.warning("no known abbreviations for the language %r; those of English are taken", lang)
+        lang = "en"
     prefixes = {}
-    for line in NonbreakingPrefixes().words(lang):
+    for line in corpus.words(lang):
         numeric = re.match(r"(.*)\s+#NUMERIC_ONLY#", line)
         prefixes[numeric.group(1) if numeric else line] = 2 if numeric else 1
     for prefix in _UNREACHABLE.get(lang, ()):

@@ -4,7 +4,7 @@ Every function takes a text of any number of lines separated by line feeds and c
 """
 
 import re
-from typing import Tuple
+from typing import Dict, Tuple
 
 from data_prep.unicode14 import OTHER, char_class
 
@@ -137,9 +137,20 @@ def remove_non_printing(text: str) -> str:
     return text
 
 
-def lowercase(text: str) -> str:
-    """Does what ``lowercase.perl`` does: Perl's ``lc``, which unlike Python's ``lower`` knows no final sigma.
+def _newer_letters() -> Dict[int, str]:
+    """Capital letters of Unicode 13 and 14 that this Python does not know to be such, and their small ones."""
+    pairs = {0x2C2F: 0x2C5F}
+    pairs.update({code: code + 1 for code in (0xA7C0, 0xA7C7, 0xA7C9, 0xA7D0, 0xA7D6, 0xA7D8, 0xA7F5)})
+    pairs.update({code: code + 0x27 for code in range(0x10570, 0x10596) if code not in (0x1057B, 0x1058B, 0x10593)})
+    return {upper: chr(lower) for upper, lower in pairs.items() if chr(upper).lower() == chr(upper)}
 
-    Letters whose case pair is newer than this Python's Unicode version stay as they are; Perl 5.36 has version 14.
-    """
+
+_NEWER_LETTERS = _newer_letters()
+_HAS_NEWER = re.compile("[" + "".join(map(chr, _NEWER_LETTERS)) + "]").search if _NEWER_LETTERS else None
+
+
+def lowercase(text: str) -> str:
+    """Does what ``lowercase.perl`` does: Perl's ``lc`` of Unicode 14, which unlike ``lower`` knows no final sigma."""
+    if _HAS_NEWER is not None and _HAS_NEWER(text):
+        text = text.translate(_NEWER_LETTERS)
     return text.replace("\u03a3", "\u03c3").lower()

@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import BinaryIO, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import BinaryIO, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from data_prep.clean import clean_pair
 from data_prep.moses import get_tokenizer
@@ -48,18 +48,53 @@ def tokenize_pairs(lines: _Lines, steps: Steps, langs: Tuple[str, str]) -> PairC
             normalize=steps.normalize,
             printing=steps.printing,
             lower_first=steps.lower_first,
+            tokenize=steps.tokenize,
         )
         for side, lang in zip(lines, langs)
     ]
     if steps.clean is not None:
-        minimum, maximum, ratio = steps.clean
-        pairs = (clean_pair(source, target, minimum, maximum, ratio) for source, target in zip(*sides))
-        kept = [pair for pair in pairs if pair]
-        sides = [[pair[0] for pair in kept], [pair[1] for pair in kept]]
+        sides = clean_sides(sides, steps.clean, plain=not steps.tokenize)
     texts = ["\n".join(side) + "\n" if side else "" for side in sides]
     if steps.lower_last:
         texts = [lowercase(text) for text in texts]
     return PairChunk(texts[0].encode("utf-8"), texts[1].encode("utf-8"), len(sides[0]), len(lines[0]))
+
+
+def clean_sides(sides: Sequence[List[str]], limits: Tuple[int, int, float], plain: bool = False) -> List[List[str]]:
+    """Returns the lines of both sides whose pairs stay.
+
+    Args:
+        sides: lines of the source and of the target language.
+        limits: fewest and most tokens, greatest ratio.
+        plain: keep the lines as they are; clean-corpus-n.perl deletes bars. Default: ``False``
+    """
+    kept: List[List[str]] = [[], []]
+    for source, target in zip(*sides):
+        if plain:  # the bar is a character like any other
+            stays = clean_pair(source.replace("|", "/"), target.replace("|", "/"), *limits) is not None
+            pair = (source, target) if stays else None
+        else:
+            pair = clean_pair(source, target, *limits)
+        if pair is not None:
+            kept[0].append(pair[0])
+            kept[1].append(pair[1])
+    return kept
+
+
+def segment_pairs(
+    lines: _Lines, segment: Sequence[Callable[[List[bytes]], bytes]], limits: Tuple[int, int, float]
+) -> PairChunk:
+    """Applies subwords to a chunk of tokenised lines, then cleans it.
+
+    Args:
+        lines: of the source and of the target language, equally many.
+        segment: what to apply, for each language.
+        limits: fewest and most subwords, greatest ratio.
+    """
+    sides = [apply(side).decode("utf-8").split("\n")[:-1] for apply, side in zip(segment, lines)]
+    kept = clean_sides(sides, limits)
+    texts = ["\n".join(side) + "\n" if side else "" for side in kept]
+    return PairChunk(texts[0].encode("utf-8"), texts[1].encode("utf-8"), len(kept[0]), len(lines[0]))
 
 
 def pair_chunks(texts: Iterable[Text], folder: Path, langs: Tuple[str, str]) -> Iterator[_Lines]:
@@ -132,7 +167,7 @@ def tokenize_split(
         writer: takes the results.
         pool: does the work.
     """
-    for lang in langs:  # loaded once here, before the workers split off
+    for lang in langs if split.steps.tokenize else ():  # loaded once here, before the workers split off
         get_tokenizer(lang, split.steps.aggressive)
     work = functools.partial(tokenize_pairs, steps=split.steps, langs=langs)
     with progress_bar("tokenising " + name, " pairs", raw) as bar:

@@ -6,12 +6,14 @@ speed and nothing else.
 """
 
 import collections
+import multiprocessing
 import os
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Callable, Deque, Iterable, Iterator, List, Optional, TypeVar
+from contextlib import contextmanager
+from typing import Callable, Deque, Iterable, Iterator, List, Optional, Set, TypeVar
 
 from data_prep.errors import DataPrepError
 
@@ -32,8 +34,24 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-def _follow_parent(parent: int) -> None:
+#: File descriptors that workers close: a lock that they inherited would outlive the run they belong to.
+_kept: Set[int] = set()
+
+
+@contextmanager
+def kept_from_workers(handle: int) -> Iterator[None]:
+    """Keeps a file descriptor from the workers that start meanwhile."""
+    _kept.add(handle)
+    try:
+        yield
+    finally:
+        _kept.discard(handle)
+
+
+def _begin_worker(parent: int, handles: Iterable[int]) -> None:
     """Ends this worker when its parent is gone: a killed parent cannot tell its workers to stop."""
+    for handle in handles:
+        os.close(handle)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -76,7 +94,10 @@ class WorkerPool:
             yield from map(function, tasks)
             return
         if self._executor is None:
-            self._executor = ProcessPoolExecutor(self.workers, initializer=_follow_parent, initargs=(os.getpid(),))
+            inherited = tuple(_kept) if multiprocessing.get_start_method() == "fork" else ()
+            self._executor = ProcessPoolExecutor(
+                self.workers, initializer=_begin_worker, initargs=(os.getpid(), inherited)
+            )
         pending: Deque = collections.deque()
         try:
             for task in tasks:

@@ -37,12 +37,17 @@ def _tags(line: bytes) -> Optional[bytes]:
     return _REMOVED_TAGS.sub(b"", line)
 
 
-def _segments(line: bytes) -> Optional[bytes]:
-    """XML and SGM test sets: what is inside ``<seg>``, with an apostrophe for U+2019."""
+def _published_segments(line: bytes) -> Optional[bytes]:
+    """XML and SGM test sets: what is inside ``<seg>``."""
     if b"<seg id" not in line:
         return None
-    line = _SEGMENT_END.sub(b"", _SEGMENT_START.sub(b"", line))
-    return line.rstrip(b"\n").replace(_RIGHT_QUOTE, b"'") + b"\n"
+    return _SEGMENT_END.sub(b"", _SEGMENT_START.sub(b"", line)).rstrip(b"\n") + b"\n"
+
+
+def _segments(line: bytes) -> Optional[bytes]:
+    """The same as the classic recipes take it, with an apostrophe for U+2019."""
+    segment = _published_segments(line)
+    return None if segment is None else segment.replace(_RIGHT_QUOTE, b"'")
 
 
 _CONVERTERS: Dict[str, Convert] = {"plain": _plain, "tags": _tags, "segments": _segments}
@@ -60,6 +65,7 @@ class Text:
             been converted by somebody, and is an error all the same.
         roles: language -> what stands for ``{role}``; pairs, so that the class stays hashable.
         lenient: whether even that is accepted, and only what no recipe could use is an error.
+        pairs: how many pairs the published text has, where that is known.
     """
 
     path: str
@@ -67,6 +73,7 @@ class Text:
     strict: bool = True
     roles: Tuple[Tuple[str, str], ...] = ()
     lenient: bool = False
+    pairs: Optional[int] = None
 
     def name(self, lang: str) -> str:
         """Returns the path of one language, below the folder of raw files."""
@@ -78,12 +85,17 @@ class Text:
 
     def lines(self, folder: Path, lang: str) -> Iterator[bytes]:
         """Yields the lines of one language."""
-        for _, line in self._numbered(self.file(folder, lang)):
+        for _, line in self._numbered(self.file(folder, lang), _CONVERTERS[self.kind]):
             yield line
 
-    def _numbered(self, path: Path) -> Iterator[Tuple[int, bytes]]:
+    def published(self, folder: Path, lang: str) -> Iterator[bytes]:
+        """Yields the lines of one language as published, for references; each ends with a line feed alone."""
+        convert = _published_segments if self.kind == "segments" else _CONVERTERS[self.kind]
+        for _, line in self._numbered(self.file(folder, lang), convert):
+            yield line.rstrip(b"\r\n") + b"\n"
+
+    def _numbered(self, path: Path, convert: Convert) -> Iterator[Tuple[int, bytes]]:
         """Yields the lines with the numbers that they have in the file."""
-        convert = _CONVERTERS[self.kind]
         with open_lines(path) as stream:
             try:
                 for number, raw in enumerate(stream, 1):
@@ -111,7 +123,7 @@ class Text:
     def check_side(self, path: Path) -> int:
         """Checks one file as ``check`` does and returns how many lines of text it has."""
         count = 0
-        for number, line in self._numbered(path):
+        for number, line in self._numbered(path, _CONVERTERS[self.kind]):
             count += 1
             try:
                 text = line.decode("utf-8")

@@ -1,12 +1,14 @@
 """The classic recipes as data: which archives, which texts in which order, which steps.
 
-Sources: fairseq's ``prepare-iwslt14.sh`` and ``prepare-wmt14en2de.sh`` for addresses and order, the release of the
-PowerNorm paper for what WMT14 does otherwise (newstest2013, 1 to 80 tokens), and the Multi30k repository's
-``task1-tokenize.sh`` for Multi30k. None of the archives has a published checksum, so none is written here.
+Sources: fairseq's ``prepare-iwslt14.sh`` and ``prepare-wmt14en2de.sh`` for addresses, order and its own two ways to
+prepare WMT14, the release of the PowerNorm paper for what it does otherwise (newstest2013, 1 to 80 tokens), and the
+Multi30k repository's ``task1-tokenize.sh`` for Multi30k. None of the archives has a published checksum, so none is
+written here; a text that has another number of lines than the published one is pointed out.
 """
 
 from dataclasses import dataclass, replace
-from typing import Dict, Optional, Tuple
+from pathlib import Path
+from typing import Dict, Optional, Sequence, Tuple
 
 from data_prep.download import Archive
 from data_prep.errors import DataPrepError
@@ -21,6 +23,7 @@ class Steps:
         lower_first: lower-case the raw text.
         normalize: normalise punctuation.
         printing: replace characters that do not print.
+        tokenize: tokenise as Moses does; otherwise the text stays plain, but for runs of blanks.
         aggressive: split at hyphens when tokenising.
         clean: fewest and most tokens and greatest ratio of a pair that stays; ``None`` keeps all.
         lower_last: lower-case the tokens.
@@ -29,6 +32,7 @@ class Steps:
     lower_first: bool = False
     normalize: bool = False
     printing: bool = False
+    tokenize: bool = True
     aggressive: bool = False
     clean: Optional[Tuple[int, int, float]] = None
     lower_last: bool = False
@@ -52,7 +56,8 @@ class Recipe:
         target: target language.
         archives: what to fetch.
         splits: train, test and, unless ``hold_out`` is given, valid.
-        hold_out: every so many-th line of the cleaned training text becomes valid and not train.
+        hold_out: every so many-th line of the (cleaned) training text becomes valid and not train.
+        clean_bpe: the same limits as in ``Steps.clean``, for train and valid after subwords were applied.
         bpe_tokens: default number of merges (or, for sentencepiece, pieces).
         unpack: whether the archives are tar files; otherwise they are the texts themselves.
         expected: lines of the splits when made from the published archives, where known.
@@ -65,6 +70,7 @@ class Recipe:
     splits: Dict[str, Split]
     bpe_tokens: int
     hold_out: Optional[int] = None
+    clean_bpe: Optional[Tuple[int, int, float]] = None
     unpack: bool = True
     expected: Optional[Dict[str, int]] = None
 
@@ -98,12 +104,6 @@ def iwslt14() -> Recipe:
     )
 
 
-_NEWS_COMMENTARY = {
-    "v9": "wmt14/training-parallel-nc-v9.tgz",
-    "v12": "wmt17/translation-task/training-parallel-nc-v12.tgz",
-}
-
-
 def _statmt(path: str) -> Archive:
     """An archive of statmt.org, which answers under two names; recent years are under the first."""
     hosts = ["https://data.statmt.org/", "https://www.statmt.org/", "http://www.statmt.org/"]
@@ -112,43 +112,51 @@ def _statmt(path: str) -> Archive:
     return Archive(path.rsplit("/", 1)[1], tuple(host + path for host in hosts))
 
 
-def wmt14(news_commentary: str = "v12", valid_from_train: bool = False) -> Recipe:
-    """WMT14 English-German, case kept.
+_EUROPARL = Text("training/europarl-v7.de-en.{lang}", strict=False, pairs=1_920_209)
+_COMMON_CRAWL = Text("commoncrawl.de-en.{lang}", strict=False, pairs=2_399_123)
+_COMMENTARY_9 = Text("training/news-commentary-v9.de-en.{lang}", strict=False, pairs=201_288)
+_COMMENTARY_12 = Text("training/news-commentary-v12.de-en.{lang}", strict=False, pairs=270_769)
+_NEWSTEST_2013 = Text("dev/newstest2013.{lang}", pairs=3_000)
+_NEWSTEST_2014 = Text(
+    "test-full/newstest2014-deen-{role}.{lang}.sgm", "segments", roles=(("en", "src"), ("de", "ref")), pairs=3_003
+)
+WMT14_RECIPES = ("release", "fairseq", "fairseq-icml17")
+
+
+def wmt14(recipe: str = "release") -> Recipe:
+    """WMT14 English-German, case kept: Europarl v7, Common Crawl, News Commentary; test is newstest2014.
+
+    Europarl has 1,920,209 pairs, Common Crawl 2,399,123, News Commentary v12 270,769 (v9: 201,288), newstest2013 3,000
+    and newstest2014 3,003.
 
     Args:
-        news_commentary: ``v12`` as in the PowerNorm release, or ``v9``, the classic WMT14 set. Default: ``"v12"``
-        valid_from_train: every 100th line of the cleaned training text is valid, in place of newstest2013.
-            Default: ``False``
+        recipe: ``release`` as the PowerNorm release: 1 to 80 tokens, valid is newstest2013. ``fairseq`` as fairseq's
+            prepare-wmt14en2de.sh: every 100th line is valid, 40,000 merges are learned on uncleaned text, and train
+            and valid are cleaned after BPE, 1 to 250 subwords and ratio 1.5. ``fairseq-icml17`` as that with --icml17:
+            News Commentary v9 in place of v12. Default: ``"release"``
     """
-    if news_commentary not in _NEWS_COMMENTARY:
-        raise DataPrepError(f"news_commentary={news_commentary!r} is not known; choose from v12, v9")
-    commentary = f"training/news-commentary-{news_commentary}.de-en.{{lang}}"
-    corpora = ("training/europarl-v7.de-en.{lang}", "commoncrawl.de-en.{lang}", commentary)
+    if recipe not in WMT14_RECIPES:
+        raise DataPrepError(f"recipe={recipe!r} is not known; choose from {', '.join(WMT14_RECIPES)}")
+    classic = recipe == "fairseq-icml17"
     raw = Steps(normalize=True, printing=True, aggressive=True)
-    roles = (("en", "src"), ("de", "ref"))
-    newstest2014 = Text("test-full/newstest2014-deen-{role}.{lang}.sgm", "segments", roles=roles)
-    splits = {
-        "train": Split(tuple(Text(path, strict=False) for path in corpora), replace(raw, clean=(1, 80, 9.0))),
-        "test": Split((newstest2014,), Steps(aggressive=True)),
-    }
+    train = (_EUROPARL, _COMMON_CRAWL, _COMMENTARY_9 if classic else _COMMENTARY_12)
+    splits = {"train": Split(train, raw), "test": Split((_NEWSTEST_2014,), Steps(aggressive=True))}
     archives = [
         _statmt("wmt13/training-parallel-europarl-v7.tgz"),
         _statmt("wmt13/training-parallel-commoncrawl.tgz"),
-        _statmt(_NEWS_COMMENTARY[news_commentary]),
+        _statmt(
+            "wmt14/training-parallel-nc-v9.tgz" if classic else "wmt17/translation-task/training-parallel-nc-v12.tgz"
+        ),
         _statmt("wmt14/test-full.tgz"),
     ]
-    if not valid_from_train:
-        splits["valid"] = Split((Text("dev/newstest2013.{lang}"),), raw)
-        archives.append(_statmt("wmt17/translation-task/dev.tgz"))
-    return Recipe(
-        name="wmt14",
-        source="en",
-        target="de",
-        archives=tuple(archives),
-        splits=splits,
-        bpe_tokens=32_764,
-        hold_out=100 if valid_from_train else None,
-    )
+    name = "wmt14" if recipe == "release" else f"wmt14-{recipe}"
+    if recipe != "release":
+        shared = {"bpe_tokens": 40_000, "hold_out": 100, "clean_bpe": (1, 250, 1.5)}
+        return Recipe(name, "en", "de", tuple(archives), splits, **shared)
+    splits["train"] = Split(train, replace(raw, clean=(1, 80, 9.0)))
+    splits["valid"] = Split((_NEWSTEST_2013,), raw)
+    archives.append(_statmt("wmt17/translation-task/dev.tgz"))
+    return Recipe(name, "en", "de", tuple(archives), splits, bpe_tokens=32_764)
 
 
 def multi30k(test_set: str = "2016") -> Recipe:
@@ -176,3 +184,21 @@ def multi30k(test_set: str = "2016") -> Recipe:
         unpack=False,
         expected={"train": 29_000, "valid": 1_014, "test": 1_000},
     )
+
+
+def text(files: Dict[str, Sequence[Tuple[Path, Path]]], langs: Tuple[str, str], steps: Steps) -> Recipe:
+    """Any parallel text: files of two languages, line by line.
+
+    Args:
+        files: split -> pairs of files.
+        langs: source and target language.
+        steps: of train; valid and test are not cleaned.
+    """
+    splits = {}
+    for split, pairs in files.items():
+        texts = []
+        for pair in pairs:
+            roles = tuple((lang, str(path.absolute())) for lang, path in zip(langs, pair))
+            texts.append(Text("{role}", strict=split != "train", roles=roles))
+        splits[split] = Split(tuple(texts), steps if split == "train" else replace(steps, clean=None))
+    return Recipe("text", langs[0], langs[1], (), splits, bpe_tokens=10_000, unpack=False)

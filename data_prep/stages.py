@@ -2,17 +2,15 @@
 
 import logging
 import os
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-from data_prep.download import Archive, download, verify
+from data_prep.download import Archive, download, file_sha256, verify
 from data_prep.errors import DataPrepError
 from data_prep.manifest import Manifest, package_versions
-from data_prep.parallel import WorkerPool
+from data_prep.parallel import WorkerPool, kept_from_workers
 
 logger = logging.getLogger("data_prep")
 
@@ -101,22 +99,35 @@ class StagedRun:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except ImportError:
                 pass
-            except OSError:
+            except BlockingIOError:
                 raise DataPrepError(f"another run is at work in {self.out}") from None
-            yield
+            except OSError as error:
+                logger.warning("%s: no locks here (%s), so see to it that no second run begins", self.out, error)
+            with kept_from_workers(handle):
+                yield
         finally:
             os.close(handle)
             if created and not any(self.out.iterdir()):
                 self.out.rmdir()
 
+    def _used(self, name: str) -> str:
+        """The SHA-256 of an input that the first stage has used; empty if it has not. It may be deleted then."""
+        known = self.manifest.data.get("archives", {})
+        return known[name]["sha256"] if name in known and "tok" in self.manifest.data["stages"] else ""
+
+    def _add_checksum(self, sums: Dict[str, str], name: str, path: Path) -> None:
+        """Adds the SHA-256 of a file of the user's own."""
+        if not path.is_file() and not self._used(name):
+            raise DataPrepError(f"{path}: no such file")
+        sums[name] = file_sha256(path) if path.is_file() else self._used(name)
+
     def _checksums(self) -> Dict[str, str]:
         """Makes sure that the archives are there; returns their SHA-256."""
-        known = self.manifest.data.get("archives", {})
         sums = {}
         for archive in self._needed:
             path = self.archives / archive.name
-            if not path.exists() and archive.name in known and "tok" in self.manifest.data["stages"]:
-                sums[archive.name] = known[archive.name]["sha256"]  # deleted after use, which is fine
+            if not path.exists() and self._used(archive.name):
+                sums[archive.name] = self._used(archive.name)
                 continue
             if self.options.source is None:
                 path = download(archive, self.archives, self.options.mirrors)
@@ -161,28 +172,3 @@ class StagedRun:
             if path.exists():
                 path.unlink()
         self._outdated = []
-
-
-def run_preprocess(folder: Path, texts: Dict[str, Path], workers: int, flags: Sequence[str]) -> str:
-    """Runs fairseq-preprocess; returns what it printed.
-
-    Args:
-        folder: where the results go.
-        texts: split -> its text, without the language for a pair.
-        workers: processes.
-        flags: further flags.
-    """
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--destdir", str(folder), "--workers", str(workers)]
-    for name, path in texts.items():
-        command += [f"--{name}pref", str(path)]
-    command += flags
-    logger.info("%s", " ".join(command))
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
-    if done.returncode:
-        last = (done.stdout.strip().splitlines() or ["no message"])[-1]
-        raise DataPrepError(f"fairseq-preprocess failed: {last}")
-    # fairseq finds data by this name; a log with the temporary path would only mislead
-    log = folder / "preprocess.log"
-    if log.exists():
-        log.unlink()
-    return done.stdout

@@ -8,6 +8,7 @@ lowercase.perl, in this order. The functions for use from Python are in ``data_p
 
 import argparse
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import BinaryIO, Iterable, List, Optional, Tuple
@@ -20,6 +21,8 @@ from data_prep.moses import get_tokenizer
 from data_prep.normalize import lowercase, normalize_punctuation, remove_non_printing
 from data_prep.parallel import WorkerPool, read_chunks
 
+_WHITE_SPACE = re.compile("[^\\S\x1c-\x1f]*").fullmatch  # Perl's: without U+001C to U+001F
+
 
 def prepare_text(
     text: str,
@@ -29,6 +32,7 @@ def prepare_text(
     printing: bool = False,
     lower_first: bool = False,
     escape: bool = True,
+    tokenize: bool = True,
 ) -> List[str]:
     """Tokenises a text after the steps that a recipe wants before it.
 
@@ -40,6 +44,7 @@ def prepare_text(
         printing: replace characters that do not print. Default: ``False``
         lower_first: lower-case before all else. Default: ``False``
         escape: XML escapes. Default: ``True``
+        tokenize: otherwise only runs of blanks are squeezed, and those at the ends removed. Default: ``True``
     Returns: tokenised lines, without line feeds.
     """
     ended = text.endswith("\n")
@@ -51,8 +56,10 @@ def prepare_text(
         text = normalize_punctuation(text, lang, ended)
     if printing:
         text = remove_non_printing(text)
-    tokenize = get_tokenizer(lang, aggressive, escape).tokenize
-    return [tokenize(line) for line in text.split("\n")]
+    if not tokenize:
+        return [" ".join(filter(None, line.split(" "))) for line in text.split("\n")]
+    tokens = get_tokenizer(lang, aggressive, escape).tokenize
+    return [tokens(line) for line in text.split("\n")]
 
 
 def tokenize_lines(lines: Iterable[str], lang: str = "en", **options: bool) -> List[str]:
@@ -81,8 +88,8 @@ def _tokenize_chunk(task: Tuple[int, List[bytes]], options: argparse.Namespace) 
     result = "\n".join(out)
     if options.lowercase:
         result = lowercase(result)
-    # the script prints white space as it finds it, also without a line feed at the end of the file
-    ended = text.endswith("\n") or bool(out[-1].strip())
+    # the script prints a line of white space as it finds it, also without a line feed at the end of the file
+    ended = text.endswith("\n") or not _WHITE_SPACE(text.rpartition("\n")[2])
     return (result + "\n" if ended else result).encode("utf-8")
 
 

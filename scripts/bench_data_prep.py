@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures data preparation: sentence pairs per second of each stage, and peak memory, against a plain loop.
+"""Measures data preparation: seconds of each stage, CPU time and peak memory, against the plain way.
 
-The plain loop is what one writes first: one process, sacremoses for normalising and tokenising line by line,
-subword-nmt for learning and applying BPE. Both do the same steps on the same text: normalise punctuation, tokenise,
-clean, lower-case, learn and apply joint BPE. Every run is a process of its own; its memory is the sum over all its
-processes, shared pages counted once (PSS, Linux only). The result is a Markdown table, and JSON with ``--json``.
+The plain way is what one writes first: one process, sacremoses for normalising and tokenising line by line, subword-nmt
+for learning and applying BPE, fairseq-preprocess. Both do the same steps on the same text, from raw text to fairseq's
+data: normalise punctuation, tokenise, clean, lower-case, learn and apply joint BPE, binarise. Every run is a process of
+its own; its memory is the sum over all its processes, shared pages counted once (PSS, Linux only). The result is a
+Markdown table, with ranges where there are several runs, and JSON with ``--json``.
 """
 
 import argparse
@@ -14,13 +15,14 @@ import json
 import os
 import platform
 import random
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 if __package__ in (None, ""):  # run as a script
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -29,13 +31,14 @@ from data_prep.clean import clean_pair
 from data_prep.errors import DataPrepError, run_main
 from data_prep.parallel import default_workers
 from data_prep.pipeline import Options, Pipeline
-from data_prep.readers import Text, open_lines
-from data_prep.recipes import Recipe, Split, Steps
+from data_prep.readers import open_lines
+from data_prep.recipes import Steps, text
 
 LANGS = ("de", "en")
 STEPS = Steps(normalize=True, clean=(1, 175, 1.5), lower_last=True)
-STAGES = ("tok", "codes", "bpe")
-TITLES = {"tok": "normalise, tokenise, clean", "codes": "learn BPE", "bpe": "apply BPE"}
+SPLITS = ("train", "valid", "test")
+STAGES = ("tok", "codes", "bpe", "bin")
+TITLES = {"tok": "normalise, tokenise, clean", "codes": "learn BPE", "bpe": "apply BPE", "bin": "binarise"}
 
 
 def generate(folder: Path, pairs: int) -> None:
@@ -73,59 +76,54 @@ def copy_text(paths: Sequence[Path], folder: Path, limit: Optional[int]) -> None
 
 def run_ours(folder: Path, workers: int, bpe_tokens: int) -> Dict[str, float]:
     """Runs the pipeline; returns the seconds of each stage."""
-    recipe = Recipe(
-        name="bench",
-        source=LANGS[0],
-        target=LANGS[1],
-        archives=(),
-        splits={
-            "train": Split((Text("train.{lang}", strict=False, lenient=True),), STEPS),
-            "test": Split((Text("test.{lang}", strict=False, lenient=True),), STEPS),
-        },
-        bpe_tokens=bpe_tokens,
-        hold_out=10**9,
-        unpack=False,
-    )
+    files = {split: [(folder / f"{split}.de", folder / f"{split}.en")] for split in SPLITS}
     with tempfile.TemporaryDirectory(dir=str(folder)) as out:
-        pipeline = Pipeline(recipe, Options(out=Path(out) / "o", source=folder, workers=workers, until="bpe"))
+        options = Options(out=Path(out) / "o", workers=workers, bpe_tokens=bpe_tokens, lenient=True)
+        pipeline = Pipeline(text(files, LANGS, STEPS), options)
         pipeline.run()
         return {**pipeline.seconds, "output": sum(1 for _ in open(str(Path(out) / "o/bpe/train.en"), "rb"))}
 
 
 def run_plain(folder: Path, bpe_tokens: int) -> Dict[str, float]:
-    """Runs the plain loop; returns the seconds of each stage."""
+    """Runs the plain way; returns the seconds of each stage."""
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
     from subword_nmt import apply_bpe, learn_bpe
 
     learn_bpe.tqdm = lambda steps: steps
     tools = [(MosesPunctNormalizer(lang), MosesTokenizer(lang)) for lang in LANGS]
-    seconds: Dict[str, float] = {}
-    start = time.perf_counter()
-    kept: List[List[str]] = [[], []]
-    with open(str(folder / "train.de"), encoding="utf-8", newline="\n") as german:
-        with open(str(folder / "train.en"), encoding="utf-8", newline="\n") as english:
-            for pair in zip(german, english):
-                sides = [
-                    tokenizer.tokenize(normalizer.normalize(line), return_str=True)
-                    for line, (normalizer, tokenizer) in zip(pair, tools)
-                ]
-                clean = clean_pair(sides[0], sides[1], *STEPS.clean)
-                if clean:
-                    for side, lines in zip(clean, kept):
-                        lines.append(side.lower())
-    seconds["tok"] = time.perf_counter() - start
-    start = time.perf_counter()
+    clock = [time.perf_counter()]
+    kept: Dict[str, List[List[str]]] = {split: [[], []] for split in SPLITS}
+    for split in SPLITS:
+        with open(str(folder / f"{split}.de"), encoding="utf-8", newline="\n") as german:
+            with open(str(folder / f"{split}.en"), encoding="utf-8", newline="\n") as english:
+                for pair in zip(german, english):
+                    sides = [
+                        tokenizer.tokenize(normalizer.normalize(line), return_str=True)
+                        for line, (normalizer, tokenizer) in zip(pair, tools)
+                    ]
+                    clean = clean_pair(sides[0], sides[1], *STEPS.clean)
+                    if clean:
+                        for side, lines in zip(clean, kept[split]):
+                            lines.append(side.lower())
+    clock.append(time.perf_counter())
     codes = io.StringIO()
-    learn_bpe.learn_bpe(io.StringIO("\n".join(kept[0] + kept[1]) + "\n"), codes, bpe_tokens)
-    seconds["codes"] = time.perf_counter() - start
-    start = time.perf_counter()
+    learn_bpe.learn_bpe(io.StringIO("\n".join(kept["train"][0] + kept["train"][1]) + "\n"), codes, bpe_tokens)
+    clock.append(time.perf_counter())
     codes.seek(0)
     bpe = apply_bpe.BPE(codes)
-    for lines in kept:
-        for line in lines:
-            bpe.process_line(line)
-    seconds["bpe"] = time.perf_counter() - start
-    return {**seconds, "output": len(kept[0])}
+    with tempfile.TemporaryDirectory(dir=str(folder)) as out:
+        command = [sys.executable, "-m", "fairseq_cli.preprocess", "--destdir", out + "/bin", "--joined-dictionary"]
+        command += ["--source-lang", LANGS[0], "--target-lang", LANGS[1]]
+        for split, sides in kept.items():
+            command += [f"--{split}pref", f"{out}/{split}"]
+            for lang, lines in zip(LANGS, sides):
+                with open(f"{out}/{split}.{lang}", "w", encoding="utf-8", newline="\n") as stream:
+                    stream.writelines(bpe.process_line(line) + "\n" for line in lines)
+        clock.append(time.perf_counter())
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        clock.append(time.perf_counter())
+    seconds = dict(zip(STAGES, (after - before for before, after in zip(clock, clock[1:]))))
+    return {**seconds, "output": len(kept["train"][0])}
 
 
 def _memory(process: int) -> int:
@@ -169,32 +167,47 @@ def measure(kind: str, folder: Path, workers: int, bpe_tokens: int) -> Dict[str,
     if process.returncode:
         raise DataPrepError(f"the run of {kind} failed")
     result = json.loads(out.decode().splitlines()[-1])
-    pairs = result.pop("output")
-    return {"kind": kind, "workers": workers, "seconds": result, "peak_bytes": peak[0], "pairs_kept": pairs}
+    pairs, cpu = result.pop("output"), result.pop("cpu")
+    facts = {"kind": kind, "workers": workers, "seconds": result, "cpu_seconds": cpu}
+    return {**facts, "peak_bytes": peak[0], "pairs_kept": pairs}
 
 
 def table(pairs: int, runs: List[Dict[str, Any]]) -> str:
-    """Returns the results as Markdown."""
+    """Returns the results as Markdown; of several runs of a kind, the range."""
+    kinds: Dict[str, List[Dict[str, Any]]] = {}
+    for run in runs:
+        workers = f"ours, {run['workers']} worker{'s'[: run['workers'] > 1]}"
+        kinds.setdefault("plain" if run["kind"] == "plain" else workers, []).append(run)
 
-    def name(run: Dict[str, Any]) -> str:
-        return "plain loop" if run["kind"] == "plain" else f"ours, {run['workers']} worker{'s'[: run['workers'] > 1]}"
+    def span(values: Sequence[float], form: str) -> str:
+        low, high = format(min(values), form), format(max(values), form)
+        return low if low == high else f"{low} to {high}"
 
-    lines = ["| stage (pairs per second) | " + " | ".join(map(name, runs)) + " |", "| --- |" + " ---: |" * len(runs)]
-    for stage in STAGES:
-        speeds = [f"{pairs / run['seconds'][stage]:,.0f} ({run['seconds'][stage]:.1f} s)" for run in runs]
-        lines.append(f"| {TITLES[stage]} | " + " | ".join(speeds) + " |")
-    totals = [sum(run["seconds"][stage] for stage in STAGES) for run in runs]
-    plain = next((total for total, run in zip(totals, runs) if run["kind"] == "plain"), None)
-    lines.append("| whole | " + " | ".join(f"{pairs / total:,.0f} ({total:.1f} s)" for total in totals) + " |")
-    if plain is not None:
-        lines.append("| times the plain loop | " + " | ".join(f"{plain / total:.1f}" for total in totals) + " |")
-    lines.append("| peak memory | " + " | ".join(f"{run['peak_bytes'] / 2**20:,.0f} MiB" for run in runs) + " |")
-    return "\n".join(lines)
+    def row(title: str, value: Callable[[Dict[str, Any]], float], form: str) -> str:
+        return f"| {title} | " + " | ".join(span([value(run) for run in own], form) for own in kinds.values()) + " |"
+
+    def whole(run: Dict[str, Any]) -> float:
+        return sum(run["seconds"][stage] for stage in STAGES)
+
+    lines = [f"| {pairs:,} pairs | " + " | ".join(kinds) + " |", "| --- |" + " ---: |" * len(kinds)]
+    lines += [row(TITLES[stage] + ", s", lambda run, stage=stage: run["seconds"][stage], ".1f") for stage in STAGES]
+    lines += [row("whole, s", whole, ".1f"), row("CPU time, s", lambda run: run["cpu_seconds"], ".1f")]
+    if "plain" in kinds:
+        for title, value in (("wall time", whole), ("CPU time", lambda run: run["cpu_seconds"])):
+            # run by run, since what else the machine does changes from one to the next
+            ratios = [
+                span([value(plain) / value(run) for plain, run in zip(kinds["plain"], own)], ".1f")
+                for own in kinds.values()
+            ]
+            lines.append(f"| times the plain way, {title} | " + " | ".join(ratios) + " |")
+    return "\n".join([*lines, row("peak memory, MiB", lambda run: run["peak_bytes"] / 2**20, ",.0f")])
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(description="Measure data preparation against sacremoses and subword-nmt.")
+    parser = argparse.ArgumentParser(
+        description="Measure data preparation against sacremoses, subword-nmt and fairseq-preprocess."
+    )
     parser.add_argument(
         "--text",
         type=Path,
@@ -211,7 +224,8 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="processes (default: all cores, %(default)s)",
     )
-    parser.add_argument("--no-plain", action="store_true", help="leave the plain loop out")
+    parser.add_argument("--no-plain", action="store_true", help="leave the plain way out")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
     parser.add_argument("--child", choices=("ours", "plain"), help=argparse.SUPPRESS)
     return parser
@@ -227,6 +241,8 @@ def main(argv: Optional[List[str]] = None) -> int:
             if args.child == "plain"
             else run_ours(folder, args.workers, args.bpe_tokens)
         )
+        own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        result["cpu"] = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
         print(json.dumps(result))
         return 0
     with tempfile.TemporaryDirectory() as temporary:
@@ -235,14 +251,14 @@ def main(argv: Optional[List[str]] = None) -> int:
             copy_text(args.text, folder, args.pairs)
         else:
             generate(folder, args.pairs or 20_000)
-        for lang in LANGS:
-            (folder / f"test.{lang}").write_text("Ende.\n")
+        for split, lang in itertools.product(SPLITS[1:], LANGS):
+            (folder / f"{split}.{lang}").write_text("Ende.\n")
         with open(str(folder / "train.de"), "rb") as stream:
             pairs = sum(1 for _ in stream)
         settings: List[Tuple[str, int]] = [] if args.no_plain else [("plain", 1)]
         settings += [("ours", workers) for workers in sorted({1, args.workers})]
         runs = []
-        for kind, workers in settings:
+        for kind, workers in settings * args.repeat:
             print(f"running {kind} with {workers}", file=sys.stderr)
             runs.append(measure(kind, folder, workers, args.bpe_tokens))
     print(table(pairs, runs))

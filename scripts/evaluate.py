@@ -14,11 +14,12 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import powernorm_fairseq
 from powernorm_fairseq import scoring
 from powernorm_fairseq.safe_load import load_checkpoint
-from scripts import result_folder, train_recipe
+from scripts import references, result_folder, train_recipe
 
-USER_DIR = Path(scoring.__file__).resolve().parent
+USER_DIR = Path(powernorm_fairseq.__file__).resolve().parent
 LOG, MESSAGES, HYPOTHESES, REFERENCES = "generate.log", "messages.log", "hyp.txt", "ref.txt"
 
 
@@ -35,8 +36,9 @@ class Preset:
 PRESETS = {
     "iwslt14": Preset(beam=5, lenpen=1.0, lowercase=True),
     "wmt14": Preset(beam=4, lenpen=0.6, metrics=("tokenized", "compound-split", "sacrebleu")),
-    "multi30k": Preset(beam=5, lenpen=1.0),
+    "multi30k": Preset(beam=5, lenpen=1.0, lowercase=True),
     "demo": Preset(beam=5, lenpen=1.0),
+    "text": Preset(beam=5, lenpen=1.0, metrics=("tokenized", "sacrebleu", "chrf")),
 }
 
 
@@ -100,7 +102,10 @@ def describe(args: argparse.Namespace, source: str, target: str, files: Sequence
         "target_lang": target,
         "bpe": args.bpe,
         "fairseq_flags": args.fairseq_flags,
-        "files": result_folder.stamps([args.checkpoint, *files]),
+        "references": args.references.describe(),
+        "files": result_folder.stamps(
+            [args.checkpoint, *files, *args.references.prepared, *args.references.published]
+        ),
     }
 
 
@@ -160,39 +165,51 @@ def run_visibly(command: Sequence[str], output: Path, messages: Path, total: Opt
 
 def decode(
     args: argparse.Namespace, command: Sequence[str], folder: Path, total: Optional[int]
-) -> Tuple[scoring.Text, scoring.Text]:
-    """Runs ``fairseq-generate`` and returns hypotheses and references in corpus order, without BPE."""
+) -> Tuple[List[str], List[str]]:
+    """Runs ``fairseq-generate``; returns its hypotheses and references in corpus order, without BPE."""
     print("running {}".format(" ".join(command)), file=sys.stderr, flush=True)
     output = folder / "generate-{}.txt".format(args.subset)
     run_visibly(command, output, folder / MESSAGES, total)
     output.replace(folder / LOG)
     with open(str(folder / LOG), encoding="utf-8", newline="\n") as file:
-        pair = scoring.parse_generate_log(file, "the output of fairseq-generate", total)
+        hypotheses, printed = scoring.parse_generate_log(file, "the output of fairseq-generate", total)
     if args.bpe != "none":
-        pair = tuple([scoring.remove_bpe(line, args.bpe) for line in lines] for lines in pair)
-    texts = []
-    for name, lines in zip((HYPOTHESES, REFERENCES), pair):
-        (folder / name).write_bytes("".join(line + "\n" for line in lines).encode("utf-8"))
-        texts.append(scoring.Text.read(folder / name))
-    return texts[0], texts[1]
+        hypotheses, printed = ([scoring.remove_bpe(line, args.bpe) for line in text] for text in (hypotheses, printed))
+    return hypotheses, printed
+
+
+def write_text(path: Path, text: scoring.Text) -> None:
+    """Writes a text, each line with a line feed."""
+    path.write_bytes(b"".join(line + b"\n" for line in text.lines))
 
 
 def evaluate(
     args: argparse.Namespace, request: Dict[str, Any], command: Sequence[str], folder: Path, total: Optional[int]
 ) -> Dict[str, Any]:
     """Decodes into ``folder``, scores, and returns what goes into the result file."""
-    hypotheses, references = decode(args, command, folder, total)
+    lines, printed = decode(args, command, folder, total)
+    hypotheses = scoring.Text.of("the hypotheses", lines)
+    prepared, published = references.read(args.references, printed)
+    write_text(folder / HYPOTHESES, hypotheses)
+    write_text(folder / REFERENCES, prepared[0])
     preset = PRESETS[args.preset]
+    scorer = scoring.Scorer(
+        prepared,
+        lang=request["target_lang"],
+        lowercase=preset.lowercase or args.references.lowercased,
+        tokenized=args.references.tokenized,
+        raw_references=published,
+    )
     scores = {}
     for metric in preset.metrics:
-        bleu = scoring.score(metric, hypotheses, references, preset.lowercase, request["target_lang"])
-        scores[metric] = {**bleu.as_json(), "text": bleu.text}
+        score = scorer.score(metric, hypotheses)
+        scores[metric] = {**score.as_json(), "text": score.text}
     flags = train_recipe.parse_flags(command[2:])  # those after -- win
     return {
         "request": request,
         "beam": int(flags["--beam"][0]),
         "lenpen": float(flags["--lenpen"][0]),
-        "sentences": len(references.lines),
+        "sentences": len(prepared[0].lines),
         "scores": scores,
     }
 
@@ -216,6 +233,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target-lang", metavar="LANG", help="by default the checkpoint's")
     parser.add_argument(
         "--bpe", choices=(*scoring.BPE_KINDS, "none"), help="subwords to join; by default what the dictionary holds"
+    )
+    parser.add_argument(
+        "--ref", type=Path, nargs="+", default=[], metavar="FILE", help="references, prepared; by default tok/"
+    )
+    parser.add_argument(
+        "--raw-ref", type=Path, nargs="+", default=[], metavar="FILE", help="the same as published; by default ref/"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace results of another checkpoint or other flags")
     parser.add_argument("--dry-run", action="store_true", help="only print the call of fairseq-generate")
@@ -241,6 +264,7 @@ def run(args: argparse.Namespace) -> Dict[str, Any]:
     source, target = find_languages(args)
     files = data_files(args.data, args.subset, source, target)
     args.bpe = args.bpe or find_bpe(args.data / "dict.{}.txt".format(target)) or "none"
+    args.references = references.find(args.data, args.subset, target, args.ref, args.raw_ref)
     request = describe(args, source, target, files)
     out = args.out.absolute()
     command = generate_command(args, source, target, result_folder.beside(out))

@@ -13,8 +13,9 @@ Works on GPUs and on a CPU alone. Run again with nothing changed, it prints the 
   --checkpoint FILE    what to decode with, for example an averaged checkpoint
   --preset PRESET      iwslt14   beam 5, length penalty 1.0; tokenised BLEU and sacreBLEU, lower-cased
                        wmt14     beam 4, length penalty 0.6; tokenised, compound-split, sacreBLEU
-                       multi30k  beam 5, length penalty 1.0; tokenised, sacreBLEU
-                       demo      as multi30k
+                       multi30k  beam 5, length penalty 1.0; tokenised, sacreBLEU, lower-cased
+                       demo      the same with case
+                       text      beam 5, length penalty 1.0; tokenised, sacreBLEU, chrF; case as the text has it
   --out DIR            hyp.txt, ref.txt, result.json, and fairseq's generate.log and messages.log
                        (default: CHECKPOINT without .pt, then .PRESET.SUBSET)
   --subset NAME        part of the data (default: test)
@@ -23,6 +24,8 @@ Works on GPUs and on a CPU alone. Run again with nothing changed, it prints the 
   --source-lang LANG   (default: the checkpoint's)
   --target-lang LANG   (default: the checkpoint's)
   --bpe KIND           subword-nmt, sentencepiece or none (default: what the dictionary holds)
+  --ref FILE...        references, prepared as the data (default: tok/ beside BIN, else what fairseq prints)
+  --raw-ref FILE...    references as published, for sacreBLEU and compounds (default: ref/ beside BIN)
   --overwrite          replace results of another checkpoint or other flags
   --dry-run            only print the call of fairseq-generate
   --help               this text

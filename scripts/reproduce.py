@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts import train, train_checks, train_ranks, train_recipe
 from scripts.slurm import submit
 from scripts.slurm.table import read_json
-from scripts.tables import catalogue, data, local, report, slurm
+from scripts.tables import catalogue, data, local, report, slurm, status
 from scripts.tables.catalogue import DATASETS, TABLES, Row, Table
 from scripts.tables.errors import ReproduceError
 from scripts.tables.export import export
@@ -46,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="say what would run, with an estimate of time and disk")
     parser.add_argument("--no-training", action="store_true", help="score what is trained, and report; train nothing")
     parser.add_argument("--report-only", action="store_true", help="write the report from the results there are")
+    parser.add_argument("--status", action="store_true", help="print how far each run is, and do nothing")
     parser.add_argument("--export", type=Path, metavar="DIR", help="copy results, logs and the report to DIR "
                         "for publication: no checkpoints, no text of the data set or like it, no paths")  # fmt: skip
     parser.add_argument("--tried", type=Path, action="append", default=[], metavar="DIR", help="another --dir, whose "
@@ -186,6 +187,9 @@ def run(args: argparse.Namespace) -> int:
     rows = catalogue.table_rows(args.table, args.dataset, args.norms, args.user_flags)
     if args.dry_run and args.launcher == "local":
         dry_run(args, rows)
+        return 0
+    if args.status:
+        print(status.report(make_runs(args, rows, args.data or args.made_data / "bin")))
         return 0
     if args.report_only:
         return finish(args, rows, {})

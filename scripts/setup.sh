@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: scripts/setup.sh [--classic] [--python COMMAND]
+usage: scripts/setup.sh [--classic] [--python COMMAND] [--venv NAME]
 
 Makes .venv with torch 2.13 and fairseq-fixed 0.12.3.1 (Python 3.11 to 3.13) and installs this plugin in it, editable.
 A finished set-up is left alone until pyproject.toml or this script changes; an interrupted one is resumed.
@@ -12,6 +12,7 @@ A finished set-up is left alone until pyproject.toml or this script changes; an 
   --classic         make .venv-classic instead: torch 1.12.1 and fairseq 0.12.2 (Python 3.8 to 3.10)
   --python COMMAND  the Python to use (default: that of the existing environment, or else the first one that fits,
                     from PATH or from pyenv)
+  --venv NAME       the environment's folder instead of .venv
   --help            print this
 EOF
 }
@@ -19,16 +20,18 @@ EOF
 # Everything that pip installs, in the versions that were tested. torch is exact on purpose: a range would fetch the
 # newest build, gigabytes of CUDA, even where a CPU build of this version is at hand.
 modern_pins=(
-  antlr4-python3-runtime==4.9.3 bitarray==3.12.3 cffi==2.1.1 click==8.5.1 cloudpickle==3.1.2 colorama==0.4.6
-  contourpy==1.3.3 cycler==0.12.1 Cython==3.3.1 execnet==2.1.2 fairseq-fixed==0.12.3.1 filelock==4.2.10
-  fonttools==4.68.0 fsspec==2026.9.0 hydra-core==1.3.2 iniconfig==2.3.1 Jinja2==3.1.6 joblib==1.6.0 kiwisolver==1.5.1
-  lxml==6.1.3 MarkupSafe==3.0.4 matplotlib==3.11.2 mock==5.2.0 mpmath==1.3.0 narwhals==2.28.0 networkx==3.6.1
-  numpy==2.4.6 omegaconf==2.3.0 packaging==26.3 pillow==13.0.0 pip==24.0 pluggy==1.7.0 portalocker==4.4.2
-  protobuf==7.36.2 pycparser==3.12 Pygments==2.21.0 pyparsing==3.3.3 pytest==9.2.0 pytest-xdist==3.8.0
-  python-dateutil==4.0.0 PyYAML==6.0.3 regex==2026.11.9 ruff==0.17.4 sacrebleu==2.6.0 sacremoses==0.2.0
-  scikit-learn==1.9.1 scipy==1.17.1 sentencepiece==0.2.2 setuptools==80.10.2 subword-nmt==0.3.8 sympy==1.14.0
-  tabulate==0.10.0 tensorboardX==2.6.5 threadpoolctl==3.8.0 torch==2.13.0 torchaudio==2.11.0 tqdm==4.70.1
-  typing_extensions==4.16.0 tzdata==2026.6 wheel==0.48.0
+  antlr4-python3-runtime==4.9.3 bitarray==3.12.3 certifi==2026.10.18 cffi==2.1.1 charset-normalizer==3.5.2
+  click==8.5.1 cloudpickle==3.1.2 colorama==0.4.6 contourpy==1.3.3 cycler==0.12.1 Cython==3.3.1 execnet==2.1.2
+  fairseq-fixed==0.12.3.1 filelock==4.2.10 fonttools==4.68.0 fsspec==2026.9.0 hf-xet==1.8.0 huggingface_hub==0.36.2
+  hydra-core==1.3.2 idna==3.20 iniconfig==2.3.1 Jinja2==3.1.6 joblib==1.6.0 kiwisolver==1.5.1 lxml==6.1.3
+  MarkupSafe==3.0.4 matplotlib==3.11.2 ml_dtypes==0.6.0 mock==5.2.0 mpmath==1.3.0 narwhals==2.28.0 networkx==3.6.1
+  numpy==2.4.6 omegaconf==2.3.0 onnx-ir==1.1.0 onnx==1.23.2 onnxscript==0.7.2 packaging==26.3 pillow==13.0.0 pip==24.0
+  pluggy==1.7.0 portalocker==4.4.2 protobuf==7.36.2 pycparser==3.12 Pygments==2.21.0 pyparsing==3.3.3
+  pytest-xdist==3.8.0 pytest==9.2.0 python-dateutil==4.0.0 PyYAML==6.0.3 regex==2026.11.9 requests==2.34.2
+  ruff==0.17.4 sacrebleu==2.6.0 sacremoses==0.2.0 safetensors==0.8.0 scikit-learn==1.9.1 scipy==1.17.1
+  sentencepiece==0.2.2 setuptools==80.10.2 subword-nmt==0.3.8 sympy==1.14.0 tabulate==0.10.0 tensorboardX==2.6.5
+  threadpoolctl==3.8.0 tokenizers==0.22.2 torch==2.13.0 torchaudio==2.11.0 tqdm==4.70.1 transformers==4.57.1
+  typing_extensions==4.16.0 tzdata==2026.6 urllib3==2.8.0 wheel==0.48.0
 )
 classic_pins=(
   antlr4-python3-runtime==4.8 bitarray==3.12.3 cffi==1.17.1 click==8.1.8 colorama==0.4.6 contourpy==1.1.1
@@ -133,6 +136,7 @@ main() {
         fairseq=(fairseq)  # built where no torch is seen: with one, it compiles files that its archive lacks
         ;;
       --python) chosen=${2?"--python needs a command"} && shift ;;
+      --venv) venv=${2?"--venv needs a name"} && shift ;;
       --help) usage && return ;;
       *) usage >&2 && exit 2 ;;
     esac
@@ -168,7 +172,7 @@ main() {
   step "building fairseq (some 2 minutes the first time)"
   pip_install "${fairseq[@]}"
   step "installing the plugin and the other packages"
-  pip_install --no-build-isolation --editable '.[test,figures]'
+  pip_install --no-build-isolation --editable '.[all,test]'
   step "checking that fairseq works"
   "$venv/bin/python" -c 'import torch, fairseq.models.transformer, fairseq.data.data_utils_fast' >>"$log" 2>&1 ||
     { tail -n 30 "$log" >&2 && fail "fairseq cannot be imported, as shown above."; }

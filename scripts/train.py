@@ -54,8 +54,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--tensorboard", action="store_true", help="write curves to DIR/tensorboard")
     parser.add_argument("--save-minutes", type=float, default=15, metavar="M", help="minutes after a checkpoint at "
                         "which the next one is due, also within an epoch; 0: only as the recipe says")  # fmt: skip
-    parser.add_argument("--hang-minutes", type=float, default=30, metavar="M", help="minutes without progress after "
-                        "which the training is ended; 0: never")  # fmt: skip
+    minutes = os.environ.get("POWERNORM_HANG_MINUTES") or "30"
+    parser.add_argument("--hang-minutes", type=float, default=minutes, metavar="M", help="minutes without progress "
+                        "after which the training is ended; 0: never")  # fmt: skip
     parser.add_argument("--restart", action="store_true", help="start anew; what is there moves to DIR/before-N")
     parser.add_argument("--dry-run", action="store_true", help="check everything and print the calls of fairseq-train")
     return parser
@@ -88,6 +89,7 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     ours = [flag for flag in ("--save-dir", "--seed", "--user-dir", "--encoder-norm", "--norm") if flag in args.extra]
     if ours:
         raise TrainError("{} cannot come after --; train.sh sets it itself".format(ours[0]))
+    args.data = os.environ.get("POWERNORM_DATA") or args.data  # a copy on this machine's own disk
     args.save_dir = args.save_dir.absolute()
     args.data = ":".join(str(Path(part).absolute()) for part in args.data.split(":"))
     return args
@@ -257,6 +259,8 @@ def run(args: argparse.Namespace) -> int:
     """Checks, records and trains; returns the exit status."""
     signals = [] if args.dry_run else train_ranks.note_signals()
     gpus = 0 if "--cpu" in args.extra else train_ranks.count_gpus()
+    if args.dry_run and os.environ.get("POWERNORM_DRY_RUN_GPUS"):  # for a machine that has others
+        gpus = int(os.environ["POWERNORM_DRY_RUN_GPUS"])
     place = train_ranks.find_place(args.nproc, gpus, os.environ, str(args.save_dir))
     if args.restart and int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0:
         args.restart = False

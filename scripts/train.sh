@@ -21,7 +21,8 @@ on any number of processes, or a sentence says how many: gradients are accumulat
   --seed S          of weights, dropout and data order (default: 1)
   --tensorboard     write curves to DIR/tensorboard
   --save-minutes M  save so long after the last checkpoint, also within an epoch (default: 15; 0: as the recipe says)
-  --hang-minutes M  end a training that has made no progress for so long (default: 30; 0: never)
+  --hang-minutes M  end a training that has made no progress for so long (default: POWERNORM_HANG_MINUTES, or 30;
+                    0: never)
   --restart         start anew; what is there moves to DIR/before-N
   --dry-run         check everything and print the calls of fairseq-train
   --help            this text

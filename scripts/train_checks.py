@@ -171,7 +171,7 @@ def check_precision(precision: str, gpus: int) -> None:
     if precision == "bf16" and gpus > 0:
         import torch
 
-        if not torch.cuda.is_bf16_supported():
+        if torch.cuda.is_available() and not torch.cuda.is_bf16_supported():
             raise TrainError(
                 "--precision bf16 needs a GPU with bfloat16 (A100 or later), which {} is not; choose fp32 or "
                 "fp16".format(torch.cuda.get_device_name())

@@ -1,11 +1,9 @@
-"""Set-up on a machine that lacks something, interrupted set-ups, the installed package and the Makefile's targets."""
+"""Set-up on a machine that lacks something, interrupted set-ups, and the Makefile's targets."""
 
-import email
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -156,74 +154,10 @@ def test_interrupted_setup_is_resumed(checkout):
     assert not half_installed.exists()
 
 
-def user_dir(python_path: Path, folder: Path) -> str:
-    environment = dict(os.environ, PYTHONPATH=str(python_path))
-    command = [sys.executable, "-m", "powernorm_fairseq"]
-    return subprocess.check_output(command, cwd=str(folder), env=environment, universal_newlines=True)
-
-
-def test_module_prints_the_user_dir_and_nothing_else(tmp_path):
-    assert user_dir(TOP, tmp_path) == str(TOP / "powernorm_fairseq") + "\n"
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """The plugin as `pip install .` would install it where there is no compiler, built from a copy of the tree."""
-    source = tmp_path_factory.mktemp("source")
-    shutil.copytree(str(TOP / "powernorm_fairseq"), str(source / "powernorm_fairseq"), ignore=NOT_SOURCE)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        if (TOP / name).exists():
-            shutil.copy(str(TOP / name), str(source / name))
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    environment = {**os.environ, "CC": "no-compiler", "CXX": "no-compiler"}
-    subprocess.check_call(command + ["--wheel-dir", str(source), str(source)], env=environment)
-    (result,) = source.glob("*.whl")
-    return result
-
-
-def test_wheel_works_as_user_dir_from_anywhere(wheel, tmp_path):
-    with zipfile.ZipFile(str(wheel)) as archive:
-        archive.extractall(str(tmp_path))
-    assert user_dir(tmp_path, Path(os.sep)) == str(tmp_path / "powernorm_fairseq") + "\n"
-    modules = {path.relative_to(TOP) for path in (TOP / "powernorm_fairseq").rglob("*.py")}
-    assert {path.relative_to(tmp_path) for path in (tmp_path / "powernorm_fairseq").rglob("*.py")} == modules
-
-
-def test_wheel_without_a_compiler_uses_plain_torch_and_says_so(wheel, tmp_path):
-    with zipfile.ZipFile(str(wheel)) as archive:
-        archive.extractall(str(tmp_path))
-        assert not [name for name in archive.namelist() if name.endswith(".so")]
-    code = "from powernorm_fairseq.norms import kernels; print(kernels.describe())"
-    said = subprocess.check_output([sys.executable, "-c", code], cwd=str(tmp_path), universal_newlines=True)
-    assert said == "eager (the C++ operators were not compiled when the package was installed)\n"
-
-
-def test_wheel_asks_for_the_fairseq_of_each_python(wheel):
-    from packaging.requirements import Requirement
-
-    with zipfile.ZipFile(str(wheel)) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        metadata = email.message_from_string(archive.read(name).decode())
-    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
-
-    def wanted(python: str) -> dict:
-        environment = {"python_version": python, "extra": ""}
-        return {r.name: str(r.specifier) for r in requirements if not r.marker or r.marker.evaluate(environment)}
-
-    for python in ("3.8", "3.10"):
-        assert wanted(python)["fairseq"] == "==0.12.2"
-        assert wanted(python)["numpy"] == "<1.24"
-        assert "fairseq-fixed" not in wanted(python)
-    for python in ("3.11", "3.13"):
-        assert wanted(python)["fairseq-fixed"] == "==0.12.3.1"
-        assert "fairseq" not in wanted(python)
-    assert set(metadata.get_all("Provides-Extra")) == {"test", "figures", "triton"}
-
-
 def test_make_lists_its_targets():
     listing = subprocess.check_output(["make", "--no-print-directory"], cwd=str(TOP), universal_newlines=True)
     targets = {line.split()[1] for line in listing.splitlines()}
-    assert {"setup", "demo", "test", "lint", "test-slow", "test-classic", "clean"} <= targets
+    assert {"setup", "demo", "test", "lint", "test-slow", "test-classic", "wheel", "clean"} <= targets
 
 
 def test_ci_runs_the_tests():

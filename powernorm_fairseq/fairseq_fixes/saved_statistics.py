@@ -34,6 +34,7 @@ def install() -> None:
             return fairseq_save(cfg, trainer, epoch_itr, val_loss)
         finally:
             _restore(own, before)
+            trainer.statistics_of_processes = None  # fairseq's crash.pt has other ones
 
     @functools.wraps(fairseq_write)
     def write(self: Any, filename: str, extra_state: Dict[str, Any]) -> Any:

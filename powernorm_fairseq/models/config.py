@@ -52,8 +52,8 @@ class PowerNormTransformerConfig(NormSettings, _FlatTransformerConfig):
     fold_norms: bool = field(
         default=False,
         metadata={
-            "help": "bn, brn, mabn, pnv, pn: fairseq-generate puts the norms into the linear layers behind them; "
-            "training is not concerned"
+            "help": "bn, brn, mabn, pnv, pn: generation puts the norms into the linear layers behind them; for a model "
+            "trained without it: fairseq-generate --model-overrides \"{'fold_norms': True}\""
         },
     )
 

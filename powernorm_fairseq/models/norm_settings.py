@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional, Type
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import ListConfig, OmegaConf
 
-from powernorm_fairseq.norms.settings import LAYER_SCALES, RECIPES
+from powernorm_fairseq.norms.settings import LAYER_SCALES, RECIPES, check_at_least, check_fraction
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,12 @@ def set_normalize_before(flat: Namespace, side: str) -> None:
 
 def norm_options(flat: Namespace, cfg: Any) -> Dict[str, Any]:
     """What :func:`powernorm_fairseq.norms.build_norm` takes, from ``flat`` and the schedule beside ``cfg``."""
+    check_fraction("--norm-alpha-fwd", flat.norm_alpha_fwd)
+    check_fraction("--norm-alpha-bwd", flat.norm_alpha_bwd)
+    if flat.norm_momentum is not None:
+        check_fraction("--norm-momentum", flat.norm_momentum)
+    if flat.norm_warmup_updates is not None:
+        check_at_least("--norm-warmup-updates", flat.norm_warmup_updates, 0)
     warmup, schedule_warmup = flat.norm_warmup_updates, _schedule_warmup(cfg)
     if warmup is None and schedule_warmup is None:
         logger.warning("the learning-rate schedule has no warm-up to follow; --norm-warmup-updates is 0")

@@ -100,8 +100,10 @@ class Norm(nn.Module):
             padding_mask = announced_padding(x)
         self._check_input(x, padding_mask)
         if ops.compiling():
-            counts = step_counts()
-            call = Call(padding_mask, self.forward_state(), loss_scale(), counts, counts)
+            counts, state = step_counts(), self.forward_state()
+            if state:
+                torch.ops.powernorm.outside_backward(state["num_updates"])
+            call = Call(padding_mask, state, loss_scale(), counts, counts)
         else:
             call = begin_call(self, x, padding_mask, announced and padding_mask is not None)
         return self._normalise(x, call)

@@ -13,6 +13,7 @@ from torch.autograd import Function, Variable
 
 from powernorm_fairseq.norms import functional, kernels, released
 from powernorm_fairseq.norms.functional import MaybeTensor
+from powernorm_fairseq.norms.replay import in_backward
 from powernorm_fairseq.norms.sync import Pool
 
 _ROWS = "Tensor x, Tensor? padding, int groups, float eps"
@@ -143,9 +144,22 @@ def _register() -> None:
             PLAIN_OPERATORS[name] = getattr(torch.ops.powernorm, f"plain_{name}").default
 
 
+def _outside_backward(num_updates: Tensor) -> None:
+    """Refuses a compiled forward that is repeated: it would start from the statistics that the first one has moved."""
+    if in_backward():
+        raise RuntimeError(
+            "activation checkpointing cannot repeat a norm that torch.compile has compiled; leave the norm out of the "
+            "checkpointing, or do not compile it"
+        )
+
+
 if COMPILES:
     PLAIN_OPERATORS = {}
     _register()
+    _library.define("outside_backward(Tensor(a!) num_updates) -> ()")  # "!", or a graph would leave it out
+    _library.impl("outside_backward", _outside_backward, "CompositeExplicitAutograd")
+    torch.library.register_fake("powernorm::outside_backward", lambda num_updates: None, lib=_library)
+    kernels.serving("auto", "cpu")  # loads the C++ operators
 
 
 def compiling() -> bool:

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Averages and scores the finished trainings of a table and prints it; call it with ``sbatch score.sbatch``."""
+"""Averages and scores the finished trainings in a folder, for ``reproduce.py``."""
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 from typing import Optional, Sequence
@@ -10,8 +9,7 @@ from typing import Optional, Sequence
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts import average_checkpoints, evaluate, train_recipe
-from scripts.slurm import status
-from scripts.slurm.table import AVERAGED, SCORES, Training, load, trainings
+from scripts.slurm.table import AVERAGED, SCORES, Training, trainings
 
 
 def say(text: str) -> None:
@@ -46,23 +44,18 @@ def score(training: Training, data: str, flags: Sequence[str]) -> None:
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="Average and score the finished trainings of a table, and print it.",
+        description="Average and score the finished trainings in a folder.",
         epilog="Flags after -- go to fairseq-generate.",
     )
-    parser.add_argument("--dir", required=True, type=Path, help="folder of the table")
-    parser.add_argument("--data", metavar="BIN", help="output folder of fairseq-preprocess (default: the table's)")
+    parser.add_argument("--dir", required=True, type=Path, help="folder of the trainings, each in one of its own")
+    parser.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
     return parser
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Scores as the command line says; the exit status tells whether every training has a score."""
     own, flags = train_recipe.split_flags(sys.argv[1:] if argv is None else argv)
-    parser = build_parser()
-    args = parser.parse_args(own)
-    table = load(args.dir)
-    data = args.data or (table.data if table else None)
-    if data is None:
-        parser.error(f"{args.dir} has no table.json of submit.py; give --data")
+    args = build_parser().parse_args(own)
     failed = []
     for training in trainings(args.dir):
         if training.state != "finished":
@@ -70,12 +63,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             failed.append(training)
             continue
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # the table alone is the result
-                score(training, data, flags)
+            score(training, args.data, flags)
         except (OSError, ValueError) as error:
             say(f"{training.folder.name} has no score: {error}")
             failed.append(training)
-    print(status.report(args.dir, {}))
     return 1 if failed else 0
 
 

@@ -58,4 +58,4 @@ class Comparisons:
         result = read_json(self.folder / run / RESULT)
         options = {"lowercase": evaluate.PRESETS[result["dataset"]].lowercase, "lang": result["target_lang"]}
         system, baseline, references = (scoring.Text.read(file) for file in files)
-        return asdict(scoring.compare(metric, system, baseline, references, samples=SAMPLES, **options))
+        return asdict(scoring.Scorer([references], **options).compare(metric, system, baseline, SAMPLES))

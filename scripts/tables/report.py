@@ -25,6 +25,7 @@ from scripts.tables.export import public_variables, short_platform
 from scripts.tables.plot import Line, dots_plot, lines_plot
 from scripts.tables.progress import duration
 from scripts.tables.results import TableResult, mean, spread
+from scripts.tables.seeds import FEWEST
 from scripts.tables.tried import tried
 
 TRIED = "tried"
@@ -91,9 +92,12 @@ def _norm(result: TableResult) -> str:
 def _score_grid(result: TableResult) -> Grid:
     unit = result.table.metric.label
     several = len(result.seeds) > 1
-    header = [_norm(result), unit, "each seed", "difference to LN", "p", "sacreBLEU", "valid perplexity"]
+    header = [_norm(result), unit, "95 % interval", "each seed", "difference to LN", "P(better than LN)", "p"]
+    header += ["sacreBLEU", "valid perplexity"]
     translates = result.metric == "tokenized"
-    for name, wanted in (("each seed", several), ("p", translates), ("sacreBLEU", translates)):
+    intervals = len(result.seeds) >= FEWEST
+    wanted_columns = {"95 % interval": intervals, "each seed": several, "P(better than LN)": several}
+    for name, wanted in {**wanted_columns, "p": translates, "sacreBLEU": translates}.items():
         if not wanted:
             header.remove(name)
     dataset = DATASETS[result.dataset]
@@ -106,8 +110,14 @@ def _score_grid(result: TableResult) -> Grid:
         cells = [row.row.label]
         cells += [number(result.published(row), 1)] if result.table.published else []
         cells += [_with_spread(list(scores.values()))]
+        if intervals:
+            found = result.interval(row)
+            cells += [" to ".join(number(end) for end in found.interval) if found else ""]
         cells += [", ".join(number(score) for score in scores.values())] if several else []
         cells += [number(result.difference(row), sign=True)]
+        if several:
+            better = result.improvement([row])
+            cells += [better.show() if better else ""]
         if translates:
             cells += [", ".join(f"{p:.3f}" for p in row.p_values.values())]
             cells += [_with_spread(list(row.scores("sacrebleu").values()))]
@@ -150,6 +160,12 @@ def _legend(result: TableResult) -> str:
             f"the standard deviation of the seeds over all rows ({deviation:.2f}). "
         )
     text += "Difference: of means over the seeds that both have. "
+    if len(result.seeds) > 1:
+        text += (
+            "P(better than LN): how likely one run is better than one of LN, both with a seed drawn at random. "
+            "Intervals: 95 %, stratified bootstrap over the seeds (arXiv:2108.13264); fewer than "
+            f"{FEWEST} seeds have none, and of few seeds they are too narrow. "
+        )
     if result.metric != "tokenized":
         return text
     return text + (

@@ -1,5 +1,6 @@
 """What came out of a table's runs: means, spreads, differences, orders, and which setting validation data chooses."""
 
+import functools
 import math
 import statistics
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from scripts.tables import catalogue
 from scripts.tables.catalogue import Row, Table
 from scripts.tables.compare import Comparisons
 from scripts.tables.run import RESULT, Run
+from scripts.tables.seeds import Estimate, estimate, mean_of_strata, probability_of_improvement
 
 ERRORS = 2  # standard errors that chance may make
 
@@ -103,6 +105,25 @@ class TableResult:
             return None
         ours, theirs = row.scores(self.metric), row.baseline.scores(self.metric)
         return mean([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+
+    def interval(self, row: RowResult) -> Optional[Estimate]:
+        """The mean over the seeds with its bootstrap interval; None without a score."""
+        scores = list(row.scores(self.metric).values())
+        return estimate(mean_of_strata, [scores]) if scores else None
+
+    def improvement(self, rows: Sequence[RowResult]) -> Optional[Estimate]:
+        """The probability that a run of these rows is better than one of their baselines; None without both.
+
+        Args:
+            rows: settings of one norm, each with a baseline under the same conditions.
+        """
+        pairs = [(row, row.baseline) for row in rows if row.baseline is not None]
+        scores = [[list(each.scores(self.metric).values()) for each in pair] for pair in pairs]
+        scores = [pair for pair in scores if all(pair)]
+        if not scores:
+            return None
+        compare = functools.partial(probability_of_improvement, higher_is_better=self.sign > 0)
+        return estimate(compare, [ours for ours, _ in scores], [theirs for _, theirs in scores])
 
     def spread(self) -> Optional[float]:
         """The standard deviation of the scores over the seeds, pooled over all rows."""

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 from scripts import train
-from scripts.slurm import status, submit
+from scripts.slurm import submit
 from scripts.slurm.table import read_json
+from scripts.tables import status
 from scripts.tables.errors import ReproduceError
 from scripts.tables.run import Run
-
-JOB = "job.json"  # in a run's folder: the job that trains it
+from scripts.tables.status import JOB
 
 
 def queued(run: Run) -> str:
@@ -34,6 +34,9 @@ def launch(runs: Sequence[Run], args: argparse.Namespace, folder: Path, again: S
     """
     lines, jobs = [], []  # type: List[str], List[str]
     try:
+        submit.check_cluster_arguments(args)
+        checked = [line for run in runs for line in submit.check_training(args, run.train_words())]
+        lines += dict.fromkeys(checked)
         for run in runs:
             state = queued(run)
             if state:
@@ -54,7 +57,7 @@ def _submit_training(run: Run, args: argparse.Namespace, jobs: Path) -> str:
         "--output": str(jobs / f"{run.name}-%j.out"),
         **submit.training_options(args),
     }
-    text = submit.job_file("train", options, run.train_words())
+    text = submit.job_file("train", options, run.train_words(), args.hook)
     job = submit.submit(jobs / f"{run.name}.sbatch", text, [], args.dry_run)
     if not args.dry_run:
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -66,9 +69,7 @@ def _submit_report(args: argparse.Namespace, jobs: Path, after: Sequence[str], a
     options: Dict[str, Any] = {
         "--job-name": "reproduce-report",
         "--output": str(jobs / "report-%j.out"),
-        **submit.cluster_options(args),
+        **submit.report_options(args),
     }
-    if args.gpus:
-        options["--gpus"] = "1"
     words = ["--dependency=afterany:" + ":".join(after)] if after else []
     return submit.submit(jobs / "report.sbatch", submit.job_file("report", options, again), words, args.dry_run)

@@ -2,6 +2,7 @@
 
 from typing import List, Optional
 
+from scripts.tables import catalogue
 from scripts.tables.catalogue import DATASETS, LABELS
 from scripts.tables.results import RowResult, TableResult, mean, order, pooled_spread, within_spread
 
@@ -99,12 +100,27 @@ def _differences(result: TableResult) -> List[str]:
     """Each row against the baseline, unless there are too many of them for sentences."""
     sentences: List[str] = []
     if result.table.axis is not None:
-        return sentences
+        return _over_positions(result)
     for row in result.rows:
         difference = result.difference(row)
         if difference is None or row.baseline is None:
             continue
         sentences.append(_difference(result, row, row.baseline, difference))
+    return sentences
+
+
+def _over_positions(result: TableResult) -> List[str]:
+    """Of a table with an x axis: each norm against the baseline, over all positions together."""
+    sentences = []
+    for norm in dict.fromkeys(row.row.norm for row in result.rows):
+        rows = [row for row in result.rows if row.row.norm == norm]
+        better = result.improvement(rows)
+        if better is not None and len(result.seeds) > 1:
+            label = LABELS[catalogue.BASELINE]
+            sentences.append(
+                f"A run of {LABELS[norm]} is better than one of {label} under the same conditions with probability "
+                f"{better.show()}, mean over the positions."
+            )
     return sentences
 
 
@@ -122,6 +138,9 @@ def _difference(result: TableResult, row: RowResult, base: RowResult, difference
         True: ", within the spread of the seeds",
         False: ", more than the spread of the seeds",
     }[result.unclear(row, base)]
+    better = result.improvement([row])
+    if better is not None and len(result.seeds) > 1:
+        text += f"; probability of improvement {better.show()}"
     if row.p_values:
         clear = sum(p < SIGNIFICANCE for p in row.p_values.values())
         values = ", ".join(f"{p:.3f}" for p in row.p_values.values())

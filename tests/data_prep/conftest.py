@@ -1,10 +1,24 @@
 """Fixtures for the tests of data preparation: the Moses scripts where they are, a corpus, an HTTP server."""
 
 import os
+import shutil
 import subprocess
-from typing import Callable, List, Sequence
+from pathlib import Path
+from typing import Callable, Iterator, List, Sequence
 
 import pytest
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 128 KiB; skips where none may be mounted."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("mounting a file system takes root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture

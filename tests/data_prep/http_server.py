@@ -14,6 +14,8 @@ class FaultyServer:
         files: path without its slash -> contents.
         ranges: whether ``Range`` is obeyed.
         drop_after: bytes of a body after which the connection is closed, one entry for each request; empty: never.
+        lengths: whether answers tell their length.
+        wrong_bytes: whether a range comes from another place of the file than its header says.
         statuses: statuses to answer with before all else, one for each request.
         requests: the ``Range`` header of every request, ``None`` if it had none.
     """
@@ -21,6 +23,8 @@ class FaultyServer:
     def __init__(self, files: Dict[str, bytes]):
         self.files = files
         self.ranges = True
+        self.lengths = True
+        self.wrong_bytes = False
         self.drop_after: List[Optional[int]] = []
         self.statuses: List[int] = []
         self.requests: List[Optional[str]] = []
@@ -66,7 +70,10 @@ class FaultyServer:
                 else:
                     self.send_response(200)
                 body = data[start:]
-                self.send_header("Content-Length", str(len(body)))
+                if start and owner.wrong_bytes:
+                    body = data[: len(body)]
+                if owner.lengths:
+                    self.send_header("Content-Length", str(len(body)))
                 self.send_header("ETag", tag)
                 self.end_headers()
                 limit = owner.drop_after.pop(0) if owner.drop_after else None

@@ -2,11 +2,12 @@
 
 import io
 import random
+from pathlib import Path
 from typing import List
 
 import pytest
 
-from data_prep.bpe import BPE, count_words, learn_codes
+from data_prep.bpe import BPE, Settings, apply_codes, count_pieces, count_words, learn_codes
 from data_prep.errors import DataPrepError
 
 subword_learn = pytest.importorskip("subword_nmt.learn_bpe")
@@ -84,3 +85,42 @@ def test_nothing_to_merge_is_an_error() -> None:
 def test_other_files_are_not_codes(codes: str) -> None:
     with pytest.raises(DataPrepError, match="codes"):
         BPE(codes)
+
+
+def test_a_vocabulary_threshold_and_glossaries_are_subword_nmts(tmp_path: Path) -> None:
+    lines = random_text(3, "abc", 80)
+    counts = count_words([(line + "\n").encode("utf-8") for line in lines])
+    codes = codes_of_ours(lines, 60)
+    vocabulary = count_pieces(counts, codes)
+    segmented = [subword_apply.BPE(io.StringIO(codes)).process_line(line) for line in lines]
+    expected = subword_learn.get_vocabulary(io.StringIO("\n".join(segmented) + "\n"))
+    written = "".join(f"{word} {count}\n" for word, count in sorted(expected.items(), key=lambda x: x[1], reverse=True))
+    assert vocabulary == written  # as subword-nmt learn-joint-bpe-and-vocab writes it
+    (tmp_path / "codes").write_text(codes)
+    (tmp_path / "vocab").write_text(vocabulary)
+    data = [(line + "\n").encode("utf-8") for line in lines]
+    plain = apply_codes(data, str(tmp_path / "codes"), "1")
+    for settings in (
+        Settings(vocabulary=str(tmp_path / "vocab"), threshold=60),
+        Settings(glossaries=("a[bc]*",)),
+        Settings(str(tmp_path / "vocab"), 60, ("a[bc]*", "bb")),
+    ):
+        kept = subword_apply.read_vocabulary(io.StringIO(vocabulary), 60) if settings.vocabulary else None
+        theirs = subword_apply.BPE(io.StringIO(codes), vocab=kept, glossaries=list(settings.glossaries))
+        ours = apply_codes(data, str(tmp_path / "codes"), "1", settings)
+        assert ours.decode("utf-8") == "".join(theirs.process_line(line) + "\n" for line in lines)
+        assert ours != plain
+
+
+def test_dropout_leaves_out_merges_and_can_be_repeated(tmp_path: Path) -> None:
+    lines = random_text(3, "abc", 80)
+    codes = codes_of_ours(lines, 60)
+    (tmp_path / "codes").write_text(codes)
+    data = [(line + "\n").encode("utf-8") for line in lines]
+    plain, some, again, more = (
+        apply_codes(data, str(tmp_path / "codes"), "1", Settings(dropout=dropout)).decode("utf-8")
+        for dropout in (0.0, 0.1, 0.1, 0.5)
+    )
+    assert some == again
+    assert plain.count("@@") < some.count("@@") < more.count("@@")
+    assert some.replace("@@ ", "") == plain.replace("@@ ", "")

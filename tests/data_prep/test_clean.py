@@ -9,7 +9,7 @@ from typing import List, Optional, Tuple
 import pytest
 
 from data_prep.clean import clean_pair
-from data_prep.errors import DataPrepError
+from data_prep.pairs import clean_sides
 
 # source, target, what the script writes with ratio 1.5, 1 to 5 tokens
 CASES: List[Tuple[str, str, Optional[Tuple[str, str]]]] = [
@@ -47,11 +47,10 @@ def test_the_lower_bound_counts() -> None:
     assert clean_pair("a b", "b c", 2, 80) is not None
 
 
-def test_factored_text_keeps_its_bars_and_may_not_have_blank_factors() -> None:
-    assert clean_pair("a|x b|y", "c|z d|z", 1, 80, factored=True) == ("a|x b|y", "c|z d|z")
-    assert clean_pair("x" * 600 + "|" + "y" * 600, "c", 1, 80, factored=True) is not None
-    with pytest.raises(DataPrepError, match="blank factor"):
-        clean_pair("a| |b", "c|d", 1, 80, factored=True)
+def test_plain_text_is_kept_as_it_is() -> None:
+    sides = [["a | b\u00a0c", "x", "|"], ["d  e", "y " * 9, "|"]]
+    assert clean_sides(sides, (1, 80, 2.0), plain=True) == [["a | b\u00a0c", "|"], ["d  e", "|"]]
+    assert clean_sides(sides, (1, 80, 2.0)) == [["a b c"], ["d e"]]
 
 
 @pytest.mark.parametrize("ratio", ["1.5", "9"])

@@ -1,7 +1,9 @@
 """Downloads from a real server that drops connections, ignores ranges and lies."""
 
 import hashlib
+import io
 import random
+import tarfile
 from pathlib import Path
 from typing import Iterator
 
@@ -12,7 +14,19 @@ from data_prep.download import SUMS, Archive, download, read_sums, verify
 from data_prep.errors import DataPrepError
 from tests.data_prep.http_server import FaultyServer
 
-DATA = bytes(random.Random(1).getrandbits(8) for _ in range(300_000))
+
+def make_tgz(seed: int) -> bytes:
+    """An archive of noise, 300 kB long."""
+    data = random.Random(seed).getrandbits(8 * 300_000).to_bytes(300_000, "big")
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        info = tarfile.TarInfo("noise")
+        info.size = len(data)
+        tar.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+DATA = make_tgz(1)
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
@@ -113,12 +127,43 @@ def test_all_failures_are_named(server: FaultyServer, tmp_path: Path) -> None:
 
 
 def test_another_file_of_that_name_is_refused(server: FaultyServer, tmp_path: Path) -> None:
-    server.files["bad/a.tgz"] = DATA[:-1] + b"?"
+    server.files["bad/a.tgz"] = make_tgz(2)
     good = archive(server.url + "/bad/a.tgz", server.url + "/a.tgz", sha256=SHA)
     assert download(good, tmp_path / "1").read_bytes() == DATA
     with pytest.raises(DataPrepError, match="SHA-256"):
         download(archive(server.url + "/bad/a.tgz", sha256=SHA), tmp_path / "2")
     assert not (tmp_path / "2/a.tgz").exists()
+
+
+@pytest.mark.parametrize("bad", [b"<html>Please log in</html>", DATA[:150_000], b""])
+def test_what_is_no_archive_is_not_taken_and_the_next_address_is_tried(bad: bytes, server, tmp_path: Path) -> None:
+    server.lengths = False  # so that nothing but the archive itself tells that half of it is missing
+    server.files["bad/a.tgz"] = bad
+    with pytest.raises(DataPrepError, match="bad/a.tgz: it is no whole tgz file"):
+        download(archive(server.url + "/bad/a.tgz"), tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert download(archive(server.url + "/bad/a.tgz", server.url + "/a.tgz"), tmp_path).read_bytes() == DATA
+    assert read_sums(tmp_path) == {"a.tgz": SHA}
+
+
+def test_a_range_of_other_bytes_is_noticed_and_all_is_fetched_again(server: FaultyServer, tmp_path: Path) -> None:
+    server.drop_after, server.wrong_bytes = [100_000], True
+    assert download(archive(server.url + "/a.tgz"), tmp_path).read_bytes() == DATA
+    assert server.requests == [None, "bytes=100000-", None]
+
+
+def test_a_wrong_checksum_of_an_earlier_file_can_be_put_right(tmp_path: Path) -> None:
+    (tmp_path / "a.tgz").write_bytes(DATA)
+    (tmp_path / SUMS).write_text("0" * 64 + "  a.tgz\n")
+    with pytest.raises(DataPrepError, match="or delete its line there if it is the right one"):
+        verify(archive(), tmp_path / "a.tgz")
+
+
+def test_a_full_disk_is_called_so(server: FaultyServer, tiny_disk: Path) -> None:
+    message = rf"no space left for .*a.tgz.part: it needs {len(DATA):,} bytes and [0-9,]+ bytes are free in"
+    with pytest.raises(DataPrepError, match=message):
+        download(archive(server.url + "/a.tgz"), tiny_disk)
+    assert len(server.requests) == 1
 
 
 def test_a_file_of_another_size_is_refused(server: FaultyServer, tmp_path: Path) -> None:

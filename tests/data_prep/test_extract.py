@@ -2,13 +2,14 @@
 
 import io
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Callable
 
 import pytest
 
 from data_prep.errors import DataPrepError
-from data_prep.extract import extract
+from data_prep.extract import check_archive, extract, extract_zip
 
 
 def make_archive(path: Path, change: Callable[[tarfile.TarFile], None] = lambda tar: None) -> Path:
@@ -106,3 +107,27 @@ def test_something_else_is_no_archive(tmp_path: Path) -> None:
         extract(tmp_path / "a.tgz", tmp_path / "out", ["corpus/a.en"])
     with pytest.raises(DataPrepError, match="no such file"):
         extract(tmp_path / "b.tgz", tmp_path / "out", ["corpus/a.en"])
+
+
+def test_a_full_disk_is_not_a_damaged_archive(tmp_path: Path, tiny_disk: Path) -> None:
+    archive = make_archive(tmp_path / "a.tgz", lambda tar: add(tar, "corpus/large", b"1" * 500_000))
+    with pytest.raises(DataPrepError, match=r"no space left for .*corpus/large: it needs 500,000 bytes and"):
+        extract(archive, tiny_disk, ["corpus/large"])
+    with zipfile.ZipFile(str(tmp_path / "a.zip"), "w") as bundle:
+        bundle.writestr("large", "1" * 500_000)
+    with pytest.raises(DataPrepError, match="no space left for .*large: it needs 500,000 bytes"):
+        extract_zip(tmp_path / "a.zip", tiny_disk, ["large"])
+
+
+def test_archives_are_read_to_their_end(tmp_path: Path) -> None:
+    archive = make_archive(tmp_path / "a.tgz")
+    check_archive(archive, "a.tgz")
+    with zipfile.ZipFile(str(tmp_path / "a.zip"), "w") as bundle:
+        bundle.writestr("text", "1" * 5000)
+    check_archive(tmp_path / "a.zip", "a.zip")
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    data[100] ^= 1
+    (tmp_path / "a.zip").write_bytes(bytes(data))
+    for path in (tmp_path / "a.zip", archive):
+        with pytest.raises(DataPrepError, match="in it is damaged|it is no whole"):
+            check_archive(path, "a.zip")

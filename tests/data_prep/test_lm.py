@@ -13,7 +13,7 @@ import pytest
 from data_prep.errors import DataPrepError
 from data_prep.extract import extract_zip
 from data_prep.lm import LMPipeline, Options, main
-from data_prep.lm_recipes import LM_RECIPES, ptb, wikitext103
+from data_prep.lm_recipes import LM_RECIPES, ptb, wikitext2, wikitext103
 from tests.data_prep.corpora import snapshot, write_tgz
 from tests.data_prep.http_server import FaultyServer
 
@@ -144,19 +144,29 @@ def test_text_is_tokenised_and_lower_cased_if_asked(tmp_path):
     assert (tmp_path / "tokens/tok/test.txt").read_text() == "The cat 's dog\n"
 
 
-@pytest.mark.parametrize(
-    "settings, flags", [({"min_count": 3}, "--thresholdsrc 3"), ({"max_words": 9}, "--nwordssrc 9")]
-)
-def test_limits_of_the_vocabulary_reach_fairseq(tmp_path, monkeypatch, settings, flags):
-    seen = []
+@pytest.mark.parametrize("settings, words", [({"min_count": 3}, {"the"}), ({"max_words": 6}, {"the", "cat"})])
+def test_limits_of_the_vocabulary(tmp_path, settings, words):
+    for split, text in (("train", "the the the cat cat dog\n"), ("valid", "the dog\n"), ("test", "cow\n")):
+        (tmp_path / split).write_text(text)
+    texts = {split: (tmp_path / split,) for split in ("train", "valid", "test")}
+    LMPipeline(Options(out=tmp_path / "out", texts=texts, workers=1, **settings)).run()
+    dictionary = [line.split(" ") for line in (tmp_path / "out/bin/dict.txt").read_text().splitlines()]
+    assert {word for word, count in dictionary if count != "0"} == words
+    assert facts(tmp_path / "out")["bin"]["unknown"] == {"train": 6 - sum(map("the the the cat cat dog".split().count,
+                                                         words)), "valid": 1, "test": 1}  # fmt: skip
 
-    def preprocess(folder, texts, workers, more):
-        seen.append(" ".join(more))
-        (folder / "dict.txt").write_text("the 3\n")
 
-    monkeypatch.setattr("data_prep.lm.run_preprocess", preprocess)
-    LMPipeline(Options(out=tmp_path / "out", texts=write_text(tmp_path), workers=1, **settings)).run()
-    assert flags in seen[0] and "--only-source" in seen[0]
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_bare_files_do_without_their_archive(tmp_path, ending):
+    for split, text in (("train", " a b <unk> \n \n"), ("valid", " a \n"), ("test", " b c\n")):
+        path = tmp_path / f"wiki.{split}.tokens{ending}"
+        path.write_bytes(gzip.compress(text.encode()) if ending else text.encode())
+    LMPipeline(Options(out=tmp_path / "out", source=tmp_path, workers=1), wikitext2()).run()
+    assert (tmp_path / "out/tok/train.txt").read_text() == "a b <unk>\n\n"
+    assert facts(tmp_path / "out")["tok"]["tokens"] == {"train": 5, "valid": 2, "test": 3}
+    (tmp_path / f"wiki.test.tokens{ending}").unlink()
+    with pytest.raises(DataPrepError, match="has neither wikitext-2-v1.zip nor wiki.test.tokens"):
+        LMPipeline(Options(out=tmp_path / "other", source=tmp_path, workers=1), wikitext2())
 
 
 def test_subwords(tmp_path):
@@ -224,10 +234,14 @@ def test_damaged_hostile_and_incomplete_archives(tmp_path):
 def test_command_line(tmp_path, capsys):
     done = subprocess.run([str(ROOT / "data_prep/lm.sh"), "--help"], stdout=subprocess.PIPE, check=True)
     help_text = done.stdout.decode()
-    assert all(name in help_text for name in (*LM_RECIPES, "--from", "--tokenize", "--min-count", "--bpe-tokens"))
+    assert all(name in help_text for name in LM_RECIPES)
     for recipe in LM_RECIPES.values():
         for count in recipe().expected.values():
             assert f"{count:,}" in help_text
+    for corpus, flags in (("ptb", ("--from", "--mirror")), ("text", ("--tokenize", "--min-count", "--bpe-tokens"))):
+        command = [str(ROOT / "data_prep/lm.sh"), corpus, "--help"]
+        shown = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()
+        assert all(flag in shown for flag in flags)
     texts = write_text(tmp_path)
     arguments = [word for split in texts for word in ("--" + split, *map(str, texts[split]))]
     assert main(["text", *arguments, "--out", str(tmp_path / "out"), "--dry-run"]) == 0

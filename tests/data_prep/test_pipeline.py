@@ -1,5 +1,7 @@
 """Whole recipes, on archives made here: results, faults, interruptions."""
 
+import gzip
+import io
 import json
 import os
 import random
@@ -7,15 +9,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import List
 
 import pytest
 
+from data_prep.clean import clean_pair
+from data_prep.corpora import main
 from data_prep.errors import DataPrepError
-from data_prep.pipeline import Options, Pipeline, main
+from data_prep.pipeline import Options, Pipeline
 from data_prep.recipes import iwslt14, multi30k, wmt14
+from data_prep.tokenizer import prepare_text
+from powernorm_fairseq.scoring import remove_bpe
 from tests.data_prep.corpora import (
     read_gz,
     sentences,
@@ -88,13 +95,57 @@ def test_wmt14_keeps_order_and_treats_test_otherwise(archives: Path, tmp_path: P
     assert not any("„" in line for line in lines(out / "tok/valid.de"))
 
 
-def test_wmt14_can_hold_out_every_hundredth_line(archives: Path, tmp_path: Path) -> None:
-    whole = prepare(wmt14("v9"), tmp_path / "whole", archives, until="tok")
-    held = prepare(wmt14("v9", valid_from_train=True), tmp_path / "held", archives, until="tok")
-    everything = lines(whole / "tok/train.en")
-    assert lines(held / "tok/valid.en") == everything[99::100]
-    del everything[99::100]
-    assert lines(held / "tok/train.en") == everything
+@pytest.mark.parametrize("recipe", ["fairseq", "fairseq-icml17"])
+def test_wmt14_as_fairseqs_script_prepares_it(recipe: str, archives: Path, tmp_path: Path) -> None:
+    """Step by step: tokenise, every 100th line is valid, learn on uncleaned text, apply, clean."""
+    learn_bpe, apply_bpe = (pytest.importorskip(f"subword_nmt.{name}_bpe") for name in ("learn", "apply"))
+    commentary = "v9" if recipe == "fairseq-icml17" else "v12"
+    train = {"en": [], "de": []}
+    for archive in ("europarl-v7", "commoncrawl", f"nc-{commentary}"):
+        with tarfile.open(str(archives / f"training-parallel-{archive}.tgz")) as tar:
+            for member in tar:
+                text = tar.extractfile(member).read().decode("utf-8")
+                lang = member.name[-2:]
+                train[lang] += prepare_text(text, lang, aggressive=True, normalize=True, printing=True)
+    out = prepare(wmt14(recipe), tmp_path / "out", archives, bpe_tokens=90, workers=2)
+    for lang, text in train.items():
+        assert lines(out / f"tok/valid.{lang}") == text[99::100]
+        assert lines(out / f"tok/train.{lang}") == [line for number, line in enumerate(text, 1) if number % 100]
+    codes = io.StringIO()
+    training = "".join(line + "\n" for lang in ("en", "de") for line in lines(out / f"tok/train.{lang}"))
+    learn_bpe.learn_bpe(io.StringIO(training), codes, 90)
+    assert (out / "bpe/codes").read_text(encoding="utf-8") == codes.getvalue()
+    codes.seek(0)
+    bpe = apply_bpe.BPE(codes)
+    for split in ("train", "valid", "test"):
+        sides = [[bpe.process_line(line) for line in lines(out / f"tok/{split}.{lang}")] for lang in ("en", "de")]
+        pairs = list(zip(*sides))
+        if split != "test":
+            pairs = [pair for pair in (clean_pair(*pair, 1, 250, 1.5) for pair in pairs) if pair]
+        assert [lines(out / f"bpe/{split}.{lang}") for lang in ("en", "de")] == [list(side) for side in zip(*pairs)]
+    assert len(lines(out / "bpe/train.de")) < len(lines(out / "tok/train.de"))
+    options = json.loads((out / "manifest.json").read_text())["options"]
+    assert options["clean_bpe"] == [1, 250, 1.5]
+    assert wmt14(recipe).bpe_tokens == 40_000
+
+
+def test_another_number_of_pairs_than_published_is_pointed_out(archives: Path, tmp_path: Path, caplog) -> None:
+    prepare(wmt14(), tmp_path / "out", archives, until="tok")
+    for name, count in (("europarl-v7", 1920209), ("commoncrawl", 2399123), ("v12", 270769), ("newstest2013", 3000)):
+        assert any(name in text and f"the published one has {count}" in text for text in caplog.messages)
+    shown = subprocess.run([str(ROOT / "data_prep/wmt14.sh"), "--help"], stdout=subprocess.PIPE, check=True).stdout
+    for count in (b"1,920,209", b"2,399,123", b"270,769", b"201,288", b"3,000", b"3,003"):
+        assert count in b" ".join(shown.split())
+
+
+def test_the_published_references_are_kept(archives: Path, tmp_path: Path) -> None:
+    out = prepare(wmt14(), tmp_path / "out", archives, until="tok")
+    assert lines(out / "ref/test.de")[0] == "es ist\u2019s \u2013 \u201eso\u201c"
+    assert lines(out / "tok/test.de")[0] == "es ist &apos; s \u2013 \u201e so \u201c"
+    assert len(lines(out / "ref/valid.en")) == 12 and not (out / "ref/train.en").exists()
+    out = prepare(iwslt14(), tmp_path / "iwslt", archives, until="tok")
+    assert lines(out / "ref/test.en")[0].startswith("TED.dev2010 it\u2019s &amp; ")
+    assert not (out / "ref/valid.en").exists()  # valid is held out of train
 
 
 def test_multi30k_is_normalised_and_lower_case(archives: Path, tmp_path: Path) -> None:
@@ -125,11 +176,13 @@ def test_the_number_of_workers_does_not_matter(archives: Path, tmp_path: Path, m
 
 def test_sentencepiece_in_place_of_bpe(archives: Path, tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
-    out = prepare(multi30k(), tmp_path / "out", archives, subwords="sentencepiece", bpe_tokens=120)
+    out = prepare(multi30k(), tmp_path / "out", archives, subwords="sentencepiece", bpe_tokens=340)
     for name in ("train.de", "test.en"):
-        joined = [line.replace(" ", "").replace("\u2581", " ").strip() for line in lines(out / "bpe" / name)]
-        assert joined == [line.strip() for line in lines(out / "tok" / name)]
-    assert (out / "bpe/codes").stat().st_size > 0
+        joined = [remove_bpe(line, "sentencepiece") for line in lines(out / "bpe" / name)]
+        assert joined == lines(out / "tok" / name)
+    text = (out / "tok/train.en").read_text(encoding="utf-8")
+    assert '"yes"' in text and "&quot;" not in text  # plain text, normalised as the recipe says, not tokens
+    assert json.loads((out / "manifest.json").read_text())["options"]["plain"]
 
 
 def test_binarised_by_fairseq_with_a_joined_dictionary(archives: Path, tmp_path: Path) -> None:
@@ -306,6 +359,52 @@ def test_two_runs_in_one_folder_keep_out_of_each_others_way(archives: Path, tmp_
     os.close(handle)
 
 
+def test_workers_do_not_hold_the_lock_of_a_killed_run(archives: Path, tmp_path: Path) -> None:
+    """They live on for a moment, or longer where they are stopped, as here."""
+    program = (
+        "import sys, os, signal, time; from pathlib import Path; from data_prep import stages\n"
+        "class Run(stages.StagedRun):\n"
+        "    stages = ('x',)\n"
+        "    def _keys(self): return {'x': 'x'}\n"
+        "    def _stage_x(self, key, pool):\n"
+        "        print(*set(pool.map(worker, range(9))), flush=True); time.sleep(60)\n"
+        "def worker(number): time.sleep(0.1); return os.getpid()\n"
+        "class Options: out, source, workers, mirrors, until, overwrite = Path(sys.argv[1]), None, 2, (), 'x', False\n"
+        "Run(Options, (), {}).run()\n"
+    )
+    out = tmp_path / "out"
+    process = subprocess.Popen([sys.executable, "-c", program, str(out)], cwd=str(ROOT), stdout=subprocess.PIPE)
+    workers = [int(word) for word in process.stdout.readline().split()]
+    try:
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        with pytest.raises(DataPrepError, match="another run is at work"):
+            prepare(multi30k(), out, archives, until="tok")
+        process.kill()
+        process.wait()
+        assert workers and all(Path(f"/proc/{worker}").exists() for worker in workers)
+        prepare(multi30k(), out, archives, until="tok")
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_a_file_system_without_locks_is_no_obstacle(archives, tmp_path: Path, monkeypatch, caplog) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(handle: int, kind: int) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    prepare(multi30k(), tmp_path / "out", archives, until="tok")
+    assert "no locks here" in caplog.text
+
+
+def test_a_full_disk_names_the_file(archives: Path, tiny_disk: Path) -> None:
+    with pytest.raises(DataPrepError, match=r"no space left for .*/tok/train\...\.part: [0-9,]+ bytes are free"):
+        prepare(wmt14(), tiny_disk / "out", archives)
+
+
 def test_archives_are_fetched_resumed_and_used(archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_prep.download.PAUSE", 0.01)
     with FaultyServer({"iwslt/de-en.tgz": (archives / "de-en.tgz").read_bytes()}) as server:
@@ -325,7 +424,7 @@ def test_killed_at_any_moment_a_second_run_completes_it(tmp_path: Path) -> None:
     write_multi30k(source, train=15_000)
     expected = snapshot(prepare(multi30k(), tmp_path / "expected", source, bpe_tokens=400))
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "data_prep.pipeline", "multi30k", "--out", str(out), "--from", str(source)]
+    command = [sys.executable, "-m", "data_prep", "multi30k", "--out", str(out), "--from", str(source)]
     command += ["--until", "bpe", "--bpe-tokens", "400", "--workers", "2"]
     start = time.monotonic()
     whole = [str(tmp_path / "whole") if word == str(out) else word for word in command]
@@ -343,7 +442,6 @@ def test_killed_at_any_moment_a_second_run_completes_it(tmp_path: Path) -> None:
             process.wait()
             kills += 1
             assert (out / "manifest.json").exists() is False or snapshot(out) == expected
-    time.sleep(1)  # workers of a killed run end by themselves
     assert subprocess.run(command, cwd=str(ROOT), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
     assert kills
     assert snapshot(out) == expected
@@ -424,6 +522,88 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert peaks[1] < peaks[0] + 5_000  # KiB
 
 
+@pytest.fixture
+def own_text(tmp_path: Path) -> List[str]:
+    """A corpus of one's own; returns the flags that name it."""
+    flags = []
+    for index, (split, count) in enumerate((("train", 120), ("valid", 9), ("test", 7))):
+        pairs = sentences(60 + index, count)
+        flags.append("--" + split)
+        for side, lang in enumerate(("de", "en")):
+            path = tmp_path / f"My {split}.{lang}{'.gz' if split == 'valid' else ''}"
+            text = "".join(pair[side] + "\n" for pair in pairs).encode("utf-8")
+            path.write_bytes(gzip.compress(text) if split == "valid" else text)
+            flags.append(str(path))
+    return flags
+
+
+def test_any_parallel_text_by_the_shell_script(own_text: List[str], tmp_path: Path) -> None:
+    script = str(ROOT / "data_prep" / "text.sh")
+    environment = {**os.environ, "PYTHON": sys.executable}
+    out = tmp_path / "out"
+    command = [script, *own_text, "--lowercase", "--bpe-tokens", "60", "--out", str(out), "--workers", "2"]
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    raw = (tmp_path / "My test.de").read_text(encoding="utf-8")
+    assert (out / "ref/test.de").read_text(encoding="utf-8") == raw
+    assert lines(out / "tok/test.de") == [line.lower() for line in prepare_text(raw, "de")]
+    assert len(lines(out / "bpe/valid.en")) == 9 and (out / "bin/train.de-en.en.idx").exists()
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["options"]["lowercased"] and "train/0/My train.de" in manifest["archives"]
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.*") if path.name != "manifest.json"}
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    (tmp_path / "My train.de").unlink()  # after use, which is fine
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    (tmp_path / "My test.de").write_text(raw.replace(" ", "  ", 1), encoding="utf-8")
+    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and b"My test.de is another file" in done.stderr
+
+
+def test_any_parallel_text_by_sentencepiece_and_several_files(own_text: List[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    own_text[1:3] = own_text[1:3] * 2
+    flags = ["--recipe", "sentencepiece", "--bpe-tokens", "340", "--max-ratio", "9"]
+    assert main(["text", *own_text, *flags, "--out", str(out), "--workers", "1"]) == 0
+    assert lines(out / "tok/train.en") == lines(tmp_path / "My train.en") * 2
+    assert [remove_bpe(line, "sentencepiece") for line in lines(out / "bpe/test.en")] == lines(out / "ref/test.en")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda flags: flags[:2] + flags[3:], "--train has 1 files"),
+        (lambda flags: [flag.replace("test.de", "test.fr") for flag in flags], "do not end with de and en"),
+        (lambda flags: [flag.replace("train.en", "train.xx") for flag in flags], "train.xx: no such file|do not end"),
+        (lambda flags: [*flags, "--source-lang", "en"], "both languages are en"),
+        (lambda flags: [*flags, "--max-length", "0"], "make no sense below 1"),
+    ],
+)
+def test_text_that_is_not_named_rightly_is_one_sentence(change, message: str, own_text, tmp_path: Path) -> None:
+    with pytest.raises(DataPrepError, match=message):
+        main(["text", *change(own_text), "--out", str(tmp_path / "out")])
+
+
+def test_lengths_and_ratios_of_own_text_are_obeyed(own_text: List[str], tmp_path: Path) -> None:
+    counts = []
+    for flags in ([], ["--max-length", "9"], ["--max-ratio", "1.1"], ["--aggressive", "--max-length", "9"]):
+        out = tmp_path / f"out{len(counts)}"
+        assert main(["text", *own_text, "--out", str(out), "--until", "tok", "--workers", "1", *flags]) == 0
+        counts.append(len(lines(out / "tok/train.de")))
+    assert counts[0] > counts[1] > counts[3] and counts[0] > counts[2]
+
+
+def test_further_settings_of_bpe_reach_the_text(archives: Path, tmp_path: Path) -> None:
+    plain = snapshot(prepare(multi30k(), tmp_path / "plain", archives))
+    for name, setting in (("vocabulary_threshold", 150), ("glossaries", ("stra.*",)), ("bpe_dropout", 0.3)):
+        other = snapshot(prepare(multi30k(), tmp_path / name, archives, **{name: setting}))
+        assert other["bpe/train.de"] != plain["bpe/train.de"]
+        assert (other["bpe/test.de"] != plain["bpe/test.de"]) == (name != "bpe_dropout")
+        assert other["bpe/train.de"].replace(b"@@ ", b"") == plain["tok/train.de"]
+        assert ("bpe/vocab.de" in other) == (name == "vocabulary_threshold")
+        with pytest.raises(DataPrepError, match=f"{name} was"):
+            prepare(multi30k(), tmp_path / "plain", archives, **{name: setting})
+
+
 @pytest.mark.parametrize("name", ["iwslt14", "wmt14", "multi30k"])
 def test_entry_scripts_explain_themselves(name: str, tmp_path: Path) -> None:
     script = str(ROOT / "data_prep" / f"{name}.sh")
@@ -453,6 +633,9 @@ def test_an_error_is_one_sentence_and_a_status(tmp_path: Path) -> None:
         ({"until": "x"}, "until='x'"),
         ({"bpe_tokens": 0}, "bpe_tokens=0"),
         ({"workers": 0}, "workers=0"),
+        ({"vocabulary_threshold": -1}, "vocabulary_threshold=-1"),
+        ({"bpe_dropout": 1.0}, "bpe_dropout=1.0"),
+        ({"subwords": "sentencepiece", "bpe_dropout": 0.1}, "are subword-nmt's; sentencepiece has none"),
     ],
 )
 def test_settings_that_make_no_sense(archives: Path, tmp_path: Path, settings, message: str) -> None:

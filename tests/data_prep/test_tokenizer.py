@@ -78,6 +78,21 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"), [(b"a.\n\x01", b"a .\n\n"), (b"\x01\x02", b"\n"), (b"a\n  ", b"a\n  "), (b"\x1c", b"\n")]
+)
+def test_a_last_line_of_control_characters_ends_as_from_the_script(text: bytes, expected: bytes, tmp_path) -> None:
+    assert run(["--workers", "1"], text, tmp_path).stdout == expected
+
+
+def test_an_unknown_language_is_pointed_out(tmp_path: Path) -> None:
+    for lang in ("xx", "german"):  # Moses knows codes only
+        done = run(["-l", lang, "--workers", "1"], b"Art. 5 usw. No. Foo\n", tmp_path)
+        assert done.stdout == b"Art. 5 usw . No . Foo\n"
+        assert f"no known abbreviations for the language '{lang}'".encode() in done.stderr
+    assert run(["-l", "de", "--workers", "1"], b"No. Foo usw. Da\n", tmp_path).stderr == b""
+
+
 def test_from_python() -> None:
     assert tokenize_lines(["Das ist usw.", ""], "de") == ["Das ist usw .", ""]
     assert tokenize_lines([]) == []
@@ -86,7 +101,7 @@ def test_from_python() -> None:
 
 def test_lines_at_the_end_of_a_file_equal_the_scripts_themselves(tmp_path: Path, perl) -> None:
     folder = Path(os.environ["MOSES_SCRIPTS"]) / "tokenizer"
-    for text in ('Er sagt "ja."', 'a\n"ja."', "a. b", "x'", " ", "a\r", "(a", "5\u00a0000"):
+    for text in ('Er sagt "ja."', 'a\n"ja."', "a. b", "x'", " ", "a\r", "(a", "5\u00a0000", "\x01", "a\n\x02"):
         pipe = f"perl {folder}/normalize-punctuation.perl -l de | perl {folder}/tokenizer.perl -q -l de"
         expected = subprocess.run(pipe, shell=True, input=text.encode(), stdout=subprocess.PIPE).stdout
         assert run(["-l", "de", "--normalize", "--workers", "1"], text.encode(), tmp_path).stdout == expected

@@ -20,3 +20,21 @@ def test_processes_agree_without_the_state_of_the_optimizer(norm, toy_data, tmp_
     assert names
     for name in names:
         assert torch.equal(whole["model"][name], slim["model"][name]), name
+
+
+def test_each_process_goes_on_with_its_own(toy_data, tmp_path):
+    """Stopped within an epoch and gone on, two processes end as if nothing had been; on three they have the mean."""
+    flags = ["--encoder-norm", "pn", "--disable-validation", "--max-tokens", 100]
+    train_together(toy_data, tmp_path / "whole", 2, *flags, "--max-update", 12)
+    train_together(toy_data, tmp_path / "parts", 2, *flags, "--max-update", 5)
+    stopped = load_checkpoint(tmp_path / "parts" / "checkpoint_last.pt")
+    each = stopped["extra_state"]["statistics_of_processes"]
+    assert len(each) == 2 and not torch.equal(*each)
+    train_together(toy_data, tmp_path / "parts", 2, *flags, "--max-update", 12)
+    whole, parts = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "parts"))
+    for name, value in whole["model"].items():
+        if not name.endswith("_float_tensor"):
+            assert torch.equal(parts["model"][name], value), name
+    train_together(toy_data, tmp_path / "parts", 3, *flags, "--max-update", 14)
+    more = load_checkpoint(tmp_path / "parts" / "checkpoint_last.pt")["extra_state"]
+    assert len(more["statistics_of_processes"]) == 3

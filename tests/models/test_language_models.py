@@ -45,7 +45,9 @@ def test_no_output_depends_on_a_later_token(toy_text, name, norm):
         changed = tokens.clone()
         changed[:, position:] = (tokens[:, position:] - 4 + 7) % 36 + 4
         after = outputs(run, changed)
-        assert torch.equal(after[:, :position], before[:, :position])
+        # Not to the bit: an adaptive softmax multiplies by the words of a cluster together, whose number may change,
+        # and with another shape the same sum of some hundred float32 products may be rounded in another order.
+        torch.testing.assert_close(after[:, :position], before[:, :position], rtol=1e-5, atol=1e-5)
         assert not torch.equal(after[:, position], before[:, position])
 
 
@@ -56,8 +58,8 @@ def test_every_norm_is_replaced_learns_and_ignores_the_neighbours_at_evaluation(
     names = [f"decoder.layers.{i}.{which}" for i in (0, 1) for which in ("self_attn_layer_norm", "final_layer_norm")]
     assert sorted(run.norms(NORMS[norm])) == ([] if norm == "ln" else sorted([*names, "decoder.layer_norm"]))
     assert sum(isinstance(module, torch.nn.LayerNorm) for module in run.model.modules()) == (5 if norm == "ln" else 0)
-    losses = run.train(8)
-    assert losses[-1] < losses[0]
+    losses = run.train(40)  # the first ones are noise of the warm-up
+    assert sum(losses[-5:]) / 5 < losses[0] - 0.5
     tokens = torch.randint(4, 40, (3, 12), generator=torch.Generator().manual_seed(1))
     tokens[1, 7:] = run.task.source_dictionary.pad()
     together = outputs(run, tokens)

@@ -200,3 +200,26 @@ def test_post_norm_model_translates_with_its_own_norms_after_loading(toy_data):
     with torch.no_grad():
         sample = run.batches[0]["net_input"]
         assert torch.equal(loaded(**sample)[0], run.model(**sample)[0])
+
+
+@pytest.mark.parametrize("recipe, batches", [("paper", 17 * 4), ("release", 17)])
+def test_the_warm_up_of_norms_lasts_as_many_updates_as_that_of_the_schedule(toy_data, recipe, batches):
+    """An update of --update-freq 4 has four mini-batches; the release counts those."""
+    run = Run(toy_data, "--warmup-updates", 17, "--update-freq", 4, "--norm-recipe", recipe)
+    assert run.norms()["encoder.layers.0.final_layer_norm"].warmup_updates == batches
+    run = Run(toy_data, "--norm-warmup-updates", 17, "--update-freq", 4, "--norm-recipe", recipe)
+    assert run.norms()["encoder.layers.0.final_layer_norm"].warmup_updates == batches
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--norm-alpha-fwd", 1.5), "--norm-alpha-fwd=1.5 is out of range"),
+        (("--norm-alpha-bwd", 0), "--norm-alpha-bwd=0.0 is out of range"),
+        (("--norm-momentum", 2), "--norm-momentum=2.0 is out of range"),
+        (("--norm-warmup-updates", -3), "--norm-warmup-updates=-3 is too small"),
+    ],
+)
+def test_errors_name_the_flag(toy_data, flags, message):
+    with pytest.raises(ValueError, match=message):
+        Run(toy_data, *flags)

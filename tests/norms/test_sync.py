@@ -222,3 +222,54 @@ def test_variance_does_not_cancel_far_from_zero(tmp_path):
 
     for rank in run_processes(work, 2, tmp_path):
         torch.testing.assert_close(rank, torch.ones(4), rtol=0.1, atol=0)
+
+
+def test_after_the_warm_up_no_sum_is_waited_for_before_the_output(tmp_path):
+    """PN's output and input gradient need no statistics of this batch: both sums run beside the next layers."""
+
+    def work(rank):
+        norm = make("pn", "paper")
+        events, original = [], dist.all_reduce
+
+        class Noted:
+            def __init__(self, work, number):
+                self.work, self.number = work, number
+
+            def wait(self):
+                events.append(f"waited for {self.number}")
+                self.work.wait()
+
+        def all_reduce(tensor, **options):
+            events.append("started")
+            return Noted(original(tensor, **options), events.count("started"))
+
+        seen = []
+        for seed in range(4):
+            x, dy, mask = share_of(rank, (4, 8), *batch(seed))
+            x = x.clone().requires_grad_()
+            dist.all_reduce = all_reduce
+            y = torch.tanh(norm(x, mask)) * 1
+            events.append("output")
+            x.register_hook(lambda grad: events.append("gradient"))
+            y.backward(dy)
+            dist.all_reduce = original
+            seen.append(list(events))
+            events.clear()
+        return seen
+
+    late = ["started", "output", "waited for 1", "started", "gradient", "waited for 2"]
+    for seen in run_processes(work, 2, tmp_path):
+        assert seen[0][:3] == ["started", "waited for 1", "output"]  # the warm-up of 2 steps
+        assert seen[3] == late, seen
+
+
+def test_state_is_settled_before_it_is_saved(tmp_path):
+    def work(rank):
+        norm = make("pn", "paper")
+        for seed in range(3):
+            step(norm, *share_of(rank, (4, 8), *batch(seed)))
+        norm(share_of(rank, (4, 8), *batch(3))[0])  # a forward whose backward has not come
+        return norm.state_dict()["num_updates"].item(), norm.state_dict()["running_psi2"]
+
+    first, second = run_processes(work, 2, tmp_path)
+    assert first[0] == second[0] == 4 and torch.equal(first[1], second[1])

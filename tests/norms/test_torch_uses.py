@@ -479,6 +479,23 @@ def test_compiled_by_inductor(name):
 
 
 @compiles
+@pytest.mark.parametrize("where", ["in the graph", "around it", "around it, reentrant"])
+@pytest.mark.parametrize("name", BATCH_NORMS)
+def test_checkpointing_does_not_repeat_a_compiled_norm(name, where):
+    """It would start from statistics that have moved, or move them twice."""
+    torch._dynamo.reset()
+    norm, (x, dy, _) = make(name), batch(0)
+    if where == "in the graph":
+        model = torch.compile(lambda x: checkpoint(norm, x, use_reentrant=False), fullgraph=True, backend="aot_eager")
+        y = model(x)
+    else:
+        model = torch.compile(norm, fullgraph=True, backend="aot_eager")
+        y = checkpoint(model, x.requires_grad_(), use_reentrant=where.endswith("reentrant"))
+    with pytest.raises(RuntimeError, match="activation checkpointing cannot repeat a norm that torch.compile has"):
+        y.backward(dy)
+
+
+@compiles
 @pytest.mark.parametrize("name", norm_names())
 def test_exported_evaluation(name):
     norm, (x, _, mask) = make(name).eval(), batch(0)

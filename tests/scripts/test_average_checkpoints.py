@@ -323,8 +323,10 @@ def test_meters_of_old_fairseq_are_read(tmp_path):
 MEASURE = """
 import sys
 sys.path.insert(0, {root!r})
-from powernorm_fairseq.safe_load import load_checkpoint
+from powernorm_fairseq.safe_load import fairseq_globals
 from scripts.average_checkpoints import main
+
+fairseq_globals()  # loads fairseq, whose memory is not the averaging's
 
 def peak():  # not getrusage, which starts from the peak of the process that started this one
     with open("/proc/self/status") as file:

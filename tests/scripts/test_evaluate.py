@@ -1,8 +1,10 @@
 """From text to BLEU with the real programs: fairseq-preprocess, fairseq-train, averaging, fairseq-generate."""
 
+import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ pytest.importorskip("fairseq")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from powernorm_fairseq import scoring
-from scripts import average_checkpoints, evaluate
+from scripts import average_checkpoints, evaluate, references
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [("der", "the"), ("hund", "dog"), ("katze", "cat"), ("sieht", "sees"), ("rot", "red"), ("läuft", "runs")]
@@ -48,6 +50,17 @@ def trained(tmp_path_factory):
         for side, lang in enumerate(("de", "en")):
             lines = (" ".join(pair[side] for pair in sentence) + "\n" for sentence in pairs)
             (folder / "{}.{}".format(split, lang)).write_text("".join(lines), encoding="utf-8")
+    with open(str(folder / "test.en"), "r+", encoding="utf-8") as file:
+        lines = file.read().split("\n")
+        lines[7] += " unseen"  # by training: fairseq knows it as <unk>
+        file.seek(0)
+        file.write("\n".join(lines))
+    # beside bin/, as data_prep leaves them: the prepared text, the published one, and its record
+    for name, change in (("tok", str), ("ref", str.upper)):
+        (folder / name).mkdir()
+        text = change((folder / "test.en").read_text(encoding="utf-8").replace("@@ ", ""))
+        (folder / name / "test.en").write_text(text, encoding="utf-8")
+    (folder / "manifest.json").write_text('{"options": {"recipe": "text"}}')
     prefixes = ["--{}pref={}".format(split, folder / split) for split in ("train", "valid", "test")]
     options = ["--source-lang", "de", "--target-lang", "en", "--joined-dictionary", "--destdir", str(folder / "bin")]
     call(program("fairseq-preprocess"), *options, *prefixes)
@@ -85,14 +98,16 @@ def test_hypotheses_are_one_per_line_without_subwords(evaluated):
 def test_printed_and_stored_scores_are_those_of_the_text(evaluated):
     folder, printed = evaluated
     stored = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    texts = [scoring.Text.read(folder / name) for name in ("hyp.txt", "ref.txt")]
+    texts = [scoring.Text.read(folder / name) for name in ("hyp.txt", "ref.txt", "../ref/test.en")]
+    scorer = scoring.Scorer([texts[1]], raw_references=[texts[2]])
     assert list(stored["scores"]) == ["tokenized", "compound-split", "sacrebleu"]
     for metric, parts in stored["scores"].items():
-        bleu = scoring.score(metric, *texts)
+        bleu = scorer.score(metric, texts[0])
         assert {**bleu.as_json(), "text": bleu.text} == parts
         assert "{}: {}\n".format(metric, bleu.text) in printed
     assert (stored["beam"], stored["lenpen"], stored["sentences"]) == (4, 0.6, 21)
-    assert stored["scores"]["sacrebleu"]["score"] > 0
+    assert stored["scores"]["tokenized"]["score"] > 0
+    assert stored["scores"]["sacrebleu"]["score"] < 1  # all of the published text is in upper case
 
 
 def test_batch_size_changes_nothing(trained, evaluated):
@@ -104,6 +119,29 @@ def test_batch_size_changes_nothing(trained, evaluated):
     for name in ("hyp.txt", "ref.txt"):
         assert (out / name).read_bytes() == (evaluated[0] / name).read_bytes()
     assert (out / "generate.log").read_bytes() != (evaluated[0] / "generate.log").read_bytes()
+
+
+def test_without_the_prepared_text_the_unknown_words_are_counted(trained, tmp_path, capsys):
+    shutil.copytree(str(trained / "bin"), str(tmp_path / "bin"))
+    assert run(trained, "--data", tmp_path / "bin", "--out", tmp_path / "out") == 0
+    assert "1 of 21 with an unknown subword; --ref FILE names better ones" in capsys.readouterr().err
+    assert "<<unk>>" in (tmp_path / "out" / "ref.txt").read_text()
+    references = ["--ref", trained / "tok" / "test.en", "--raw-ref", trained / "tok" / "test.en", "--overwrite"]
+    assert run(trained, "--data", tmp_path / "bin", "--out", tmp_path / "out", *references) == 0
+    assert "<<unk>>" not in (tmp_path / "out" / "ref.txt").read_text()
+    scores = json.loads((tmp_path / "out" / "result.json").read_text())["scores"]
+    assert scores["sacrebleu"]["score"] > 1
+
+
+def test_prepared_text_of_other_data_is_refused(trained, tmp_path, capsys):
+    shutil.copytree(str(trained / "bin"), str(tmp_path / "bin"))
+    shutil.copytree(str(trained / "tok"), str(tmp_path / "tok"))
+    (tmp_path / "manifest.json").write_text('{"options": {}}')
+    text = (tmp_path / "tok" / "test.en").read_text(encoding="utf-8").split("\n")
+    text[2] = "something else"
+    (tmp_path / "tok" / "test.en").write_text("\n".join(text), encoding="utf-8")
+    assert run(trained, "--data", tmp_path / "bin", "--out", tmp_path / "out") == 1
+    assert "line 3 of " in capsys.readouterr().err
 
 
 def run(trained, *arguments, preset="wmt14"):
@@ -159,7 +197,7 @@ def test_failure_leaves_nothing_behind(trained, capsys, monkeypatch):
     [
         ("iwslt14", "5", "1.0", True),
         ("wmt14", "4", "0.6", False),
-        ("multi30k", "5", "1.0", False),
+        ("multi30k", "5", "1.0", True),
         ("demo", "5", "1.0", False),
     ],
 )
@@ -184,6 +222,25 @@ def test_presets_decode_as_the_notes_say(preset, beam, lenpen, lowercase, traine
 def test_bad_input_is_one_sentence(change, message, trained, capsys):
     assert run(trained, *change) == 1
     assert message in capsys.readouterr().err
+
+
+def test_plain_and_lower_cased_data_is_scored_as_such(tmp_path, monkeypatch):
+    """Without decoding: what data_prep wrote down about its text decides how it is scored."""
+    for name, text in (("tok", "he said: well-known.\n"), ("ref", "He said: Well-known.\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test.en").write_text(text)
+    monkeypatch.setattr(evaluate, "decode", lambda *_: (["he said: well-known."], ["he said: well-known."]))
+    scores = []
+    for options in ({"plain": True, "lowercased": True}, {"plain": False, "lowercased": False}):
+        (tmp_path / "manifest.json").write_text(json.dumps({"options": options}))
+        found = references.find(tmp_path / "bin", "test", "en", [], [])
+        args = argparse.Namespace(preset="text", references=found)
+        command = ["fairseq-generate", "bin", "--beam", "5", "--lenpen", "1.0"]
+        scores.append(evaluate.evaluate(args, {"target_lang": "en"}, command, tmp_path, 1)["scores"])
+    assert list(scores[0]) == ["tokenized", "sacrebleu", "chrf"]
+    assert scores[0]["sacrebleu"]["score"] == pytest.approx(100) and "case:lc" in scores[0]["sacrebleu"]["signature"]
+    assert scores[0]["tokenized"]["sys_len"] == 5 and scores[1]["tokenized"]["sys_len"] == 3
+    assert scores[1]["sacrebleu"]["score"] < 100
 
 
 @pytest.mark.parametrize(("symbol", "kind"), [("▁haus", "sentencepiece"), ("haus@@", "subword-nmt"), ("haus", None)])

@@ -1,6 +1,8 @@
 """The command line of scripts/score.py."""
 
+import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +55,7 @@ def test_sacrebleu_is_left_out_where_it_does_not_fit(files, capsys, tmp_path):
     path = str(tmp_path / "latin1")
     status, out, err = run(capsys, "--sys", path, "--ref", path, "--json")
     assert status == 0
-    assert list(json.loads(out)) == ["tokenized", "compound-split"]
+    assert list(json.loads(out)) == ["tokenized"]
     assert "left out sacrebleu" in err and "line 1: not valid UTF-8" in err
     assert run(capsys, "--sys", path, "--ref", path, "--metric", "sacrebleu")[0] == 1
 
@@ -97,11 +99,55 @@ def test_subwords_are_joined_on_both_sides(kind, line, found, tmp_path, capsys):
     assert not out.startswith("BLEU = 100.00")
 
 
-def test_a_missing_line_feed_is_pointed_out(files, tmp_path, capsys):
-    (tmp_path / "cut").write_bytes(b"a\nb")
-    status, _, err = run(capsys, "--sys", str(tmp_path / "cut"), "--ref", str(tmp_path / "cut"))
+def test_standard_input_and_gzip(files, tmp_path):
+    (tmp_path / "ref.gz").write_bytes(gzip.compress(Path(files["ref"]).read_bytes()))
+    command = [sys.executable, str(ROOT / "scripts" / "score.py"), "--sys", "-", "--metric", "tokenized"]
+    outputs = []
+    for reference in (files["ref"], str(tmp_path / "ref.gz")):
+        with open(files["sys"], "rb") as stream:
+            done = subprocess.run([*command, "--ref", reference], stdin=stream, stdout=subprocess.PIPE, check=True)
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1] and outputs[0].startswith(b"BLEU = 36.66")
+    with pytest.raises(SystemExit):
+        score.main(["--sys", "-", "--ref", "-"])
+
+
+def test_every_metric_with_several_references(files, capsys):
+    arguments = ["--sys", files["sys"], "--ref", files["ref"], files["base"], "--json"]
+    for metric in ("tokenized", "compound-split", "sacrebleu", "chrf", "ter"):
+        arguments += ["--metric", metric]
+    status, out, _ = run(capsys, *arguments)
     assert status == 0
-    assert "multi-bleu.perl then drops the last character" in err
+    assert all("nrefs:2" in parts["signature"] for parts in json.loads(out).values())
+
+
+def test_published_references_and_plain_text_are_taken(files, tmp_path, capsys):
+    (tmp_path / "raw").write_text("the cat sat on a mat.\nder Nord-S\u00fcd-Dialog begann.\n", encoding="utf-8")
+    raw = str(tmp_path / "raw")
+    arguments = ["--sys", files["sys"], "--ref", files["ref"], "--metric", "sacrebleu"]
+    assert "= 100.00 " in run(capsys, *arguments, "--raw-ref", raw)[1]
+    status, out, _ = run(capsys, "--sys", raw, "--ref", raw, "--plain", "--metric", "tokenized")
+    assert "hyp_len=11" in out
+
+
+def test_the_references_of_a_test_set_are_sacrebleus(files, tmp_path):
+    """Out of sacreBLEU's own store, where they are once it has fetched them."""
+    store = tmp_path / "store" / "wmt14" / "full"
+    store.mkdir(parents=True)
+    for field in ("src", "ref", "docid", "genre", "origlang"):
+        text = "the cat sat on a mat.\nder Nord-S\u00fcd-Dialog begann.\n"
+        (store / "wmt14_full.en-de.{}".format(field)).write_text(text, encoding="utf-8")
+    command = [sys.executable, str(ROOT / "scripts" / "score.py"), "--sys", files["sys"], "--ref", files["ref"]]
+    command += ["--metric", "sacrebleu", "--test-set", "wmt14/full/en-de", "--lang", "de"]
+    environment = {**os.environ, "SACREBLEU": str(tmp_path / "store")}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    assert b"= 100.00 " in done.stdout
+
+
+def test_an_unknown_test_set_is_one_sentence(files, capsys):
+    arguments = ["--sys", files["sys"], "--ref", files["ref"], "--metric", "sacrebleu", "--test-set", "wmt14/no/en-de"]
+    status, _, err = run(capsys, *arguments)
+    assert status == 1 and "cannot give the test set wmt14/no/en-de" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -124,11 +170,15 @@ def test_baseline_of_another_length_is_a_failure(files, capsys):
 
 def test_unknown_metric_lists_the_known_ones(files, capsys):
     with pytest.raises(SystemExit) as stopped:
-        score.main(["--sys", files["sys"], "--ref", files["ref"], "--metric", "chrf"])
+        score.main(["--sys", files["sys"], "--ref", files["ref"], "--metric", "bleurt"])
     assert stopped.value.code != 0
     assert "compound-split" in capsys.readouterr().err
 
 
-def test_script_answers_help():
+def test_help_needs_neither_torch_nor_fairseq():
+    code = "import sys; from scripts import score; score.build_parser().format_help(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), stdout=subprocess.PIPE, check=True)
+    loaded = set(done.stdout.decode().split())
+    assert "powernorm_fairseq.scoring.metrics" in loaded and not loaded & {"torch", "fairseq", "numpy", "sacrebleu"}
     command = [sys.executable, str(ROOT / "scripts" / "score.py"), "--help"]
     assert "--baseline" in subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()

@@ -1,8 +1,10 @@
 """Tables of reproduce.py without any training: rows, logs, numbers, sentences, reports and what is exported."""
 
+import itertools
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from scripts import reproduce, train_recipe
-from scripts.tables import catalogue, export, plot, progress, words
+from scripts.tables import catalogue, export, plot, progress, report, words
 from scripts.tables.document import Grid, to_html, to_markdown
 from scripts.tables.log import Log, total_updates
 from scripts.tables.results import gather, pooled_spread, within_spread
 from scripts.tables.run import Run, configuration
+from scripts.tables.seeds import estimate, mean_of_strata, probability_of_improvement
 from tests.scripts.table_results import result, write_run
 
 # Rows
@@ -191,6 +194,52 @@ def test_spread_is_pooled_over_all_rows():
     assert pooled_spread([[1.0, 3.0], [5.0, 5.0, 5.0], [9.0]]) == pytest.approx((2 / 3) ** 0.5)
     assert within_spread([1.0, 1.0], [2.0, 2.0], 0.5) is True and within_spread([1.0, 1.0], [2.0, 2.0], 0.4999) is False
     assert within_spread([1.0], [2.0], None) is None
+
+
+def test_probability_of_improvement_counts_pairs_of_runs():
+    assert probability_of_improvement([[3.0, 1.0]], [[2.0, 2.0, 0.0]]) == pytest.approx(4 / 6)
+    chance = probability_of_improvement([[3.0, 1.0]], [[2.0, 2.0, 0.0]], higher_is_better=False)
+    assert chance == pytest.approx(2 / 6)
+    assert probability_of_improvement([[2.0, 2.0]], [[2.0, 1.0]]) == 3 / 4  # a tie is half an improvement
+    assert probability_of_improvement([[1.0], [5.0, 6.0]], [[2.0], [4.0]]) == 1 / 2  # mean over the strata
+
+
+def test_intervals_resample_the_seeds_of_each_stratum():
+    """Against all resamples there are: 27 of three seeds, 729 of two strata of three."""
+    first, second = [1.0, 2.0, 4.0], [10.0, 10.5, 13.0]
+    means = [sum(drawn) / 3 for drawn in itertools.product(first, repeat=3)]
+    others = [sum(drawn) / 3 for drawn in itertools.product(second, repeat=3)]
+    for strata, possible in (([first], means), ([first, second], [(a + b) / 2 for a in means for b in others])):
+        found = estimate(mean_of_strata, strata)
+        low, *_, high = statistics.quantiles(possible * 100, n=40, method="inclusive")  # as likely, so as often
+        assert found.value == pytest.approx(statistics.mean(possible))
+        assert found.interval == pytest.approx((low, high), abs=0.15)
+        assert found == estimate(mean_of_strata, strata)  # the same again
+    assert estimate(mean_of_strata, [[1.0, 2.0]]).interval == ()  # too few seeds
+
+
+def test_report_says_what_the_seeds_say(tmp_path):
+    found = table_result(tmp_path, {"ln": [41.0, 41.2, 41.4], "pn": [41.1, 41.3, 41.5]})
+    grid = report.main_grid(found)
+    ln, pn = (dict(zip(grid.header, row)) for row in grid.rows)
+    assert ln["95 % interval"] == "41.00 to 41.40" and ln["P(better than LN)"] == ""
+    assert pn["P(better than LN)"].startswith("0.67 (")
+    assert "; probability of improvement 0.67 (" in "\n".join(words.findings(found))
+    two = table_result(tmp_path / "two", {"ln": [41.0, 41.2], "pn": [41.1, 41.3]})
+    grid = report.main_grid(two)
+    assert "95 % interval" not in grid.header
+    assert dict(zip(grid.header, grid.rows[1]))["P(better than LN)"] == "0.75"
+
+
+def test_batch_sizes_are_the_strata_of_their_table(tmp_path):
+    for seed in (1, 2, 3):
+        for norm, score in (("ln", 41.0), ("pn", 42.0)):
+            write_run(tmp_path, result("multi30k", norm, seed, score + seed / 10))
+            write_run(tmp_path, result("multi30k", norm, seed, 82 - score + seed / 10, variant="tokens512"))
+    table = catalogue.TABLES["batch-size"]
+    rows = catalogue.table_rows(table, "multi30k", ["ln", "pn"], {})
+    text = "\n".join(words.findings(gather(table, "multi30k", tmp_path, rows, (1, 2, 3), {})))
+    assert "A run of PN is better than one of LN under the same conditions with probability 0.50 (0.50 to 0.50)" in text
 
 
 def test_order_at_each_batch_size(tmp_path):

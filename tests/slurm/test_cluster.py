@@ -1,11 +1,15 @@
 """On a real Slurm: jobs that are warned, pre-empted, cancelled or failing, and a table from submission to scores."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = (
@@ -80,42 +84,111 @@ def test_failed_task_ends_the_job(cluster, tmp_path):
 
 def test_table_from_submission_to_scores(cluster, toy_data, tmp_path):
     """Two trainings of two tasks each, on two machines; a job of higher priority takes the place of the first."""
-    folder = tmp_path / "table"
-    submit_py = [sys.executable, str(ROOT / "scripts/slurm/submit.py"), "table", "--preset", "demo"]
-    submit_py += ["--norms", "ln,pn", "--seeds", "1", "--data", str(toy_data), "--dir", str(folder)]
-    submit_py += ["--nodes", str(len(cluster.machines)), "--tasks-per-node", str(2 // len(cluster.machines))]
-    submit_py += ["--partition", "normal", "--time", "30", "--", *TINY]
+    command = [sys.executable, str(ROOT / "scripts/reproduce.py"), "table1", "--dataset", "demo", "--norms", "ln,pn"]
+    command += ["--data", str(toy_data), "--dir", str(tmp_path)]
+    launch = ["--launcher", "slurm", "--nodes", str(len(cluster.machines)), "--partition", "normal", "--time", "30"]
+    launch += ["--tasks-per-node", str(2 // len(cluster.machines)), "--sbatch-option", "report:ntasks=1", "--", *TINY]
     env = {**cluster.env, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(submit_py, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run([*command, *launch], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr.decode()
-    jobs = json.loads((folder / "table.json").read_text())["jobs"]
+    folder = tmp_path / "demo"
+    jobs = dict(re.findall(r"^([\w-]+): job (\d+)", done.stdout.decode(), re.MULTILINE))
 
     def outputs():
         found = [f"{file}:\n{file.read_text(errors='replace')[-2000:]}" for file in folder.glob("slurm/*.out")]
         return f"{cluster.states()}\n" + "\n".join(found)
 
-    log = folder / "ln-1" / "train.log"
+    log = folder / "ln-seed1" / "checkpoints" / "train.log"
     wait_for(log.exists, 60, outputs)  # it is starting, so that it cannot be through before Slurm reacts
     urgent = submit(cluster, "--partition=urgent", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 1")
     wait_for(lambda: cluster.states().get(urgent) == "COMPLETED", 90, outputs)
-    status_py = [sys.executable, str(ROOT / "scripts/slurm/status.py"), str(folder)]
-    shown = subprocess.run(status_py, env=env, stdout=subprocess.PIPE, check=True).stdout.decode()
-    assert re.search(r"\| ln +\| 1 +\| [a-z]+ .*\| (stopped|running) ", shown), shown
-    assert "scoring: pending (Dependency)" in shown
-    score = folder / "slurm" / f"score-{jobs['score']}.out"
+    shown = subprocess.run([*command, "--status"], env=env, stdout=subprocess.PIPE, check=True).stdout.decode()
+    assert re.search(r"\| ln-seed1 +\| [a-z]+ .*\| (stopped|running|interrupted) ", shown), shown
     finished = ("COMPLETED", "FAILED", "CANCELLED")
-    wait_for(lambda: cluster.states().get(jobs["score"]) in finished, 400, outputs)
-    assert cluster.states()[jobs["score"]] == "COMPLETED", outputs()
+    wait_for(lambda: cluster.states().get(jobs["report"]) in finished, 400, outputs)
+    assert cluster.states()[jobs["report"]] == "COMPLETED", outputs()
 
-    text = score.read_text()
+    assert "| LN" in (folder / "slurm" / f"report-{jobs['report']}.out").read_text()
     for norm in ("ln", "pn"):
-        assert re.search(rf"^\| {norm} +\| 1 +\| finished +\|( +[\d.]+ +\|)+$", text, re.MULTILINE), text
-        assert json.loads((folder / f"{norm}-1" / "status.json").read_text())["state"] == "finished"
-        assert (folder / f"{norm}-1" / "averaged.pt").exists()
-        assert "world_size': 2" in (folder / f"{norm}-1" / "train.log").read_text(errors="replace")
-    first = (folder / "slurm" / f"train-{jobs['train']}_0.out").read_text(errors="replace")
+        run = folder / f"{norm}-seed1"
+        assert json.loads((run / "result.json").read_text())["scores"]["tokenized"]["score"] >= 0
+        assert json.loads((run / "checkpoints" / "status.json").read_text())["state"] == "finished"
+        assert "world_size': 2" in (run / "checkpoints" / "train.log").read_text(errors="replace")
+    first = (folder / "slurm" / f"ln-seed1-{jobs['ln-seed1']}.out").read_text(errors="replace")
     assert "stopping after this update" in first and "back into the queue (restart 1)" in first
     assert "Loaded checkpoint" in first and log.read_text(errors="replace").count("scripts/train.sh") == 2
     if len(cluster.machines) == 2:
         assert f"tcp://{cluster.machines[0]}:" in first  # they met where Slurm's variables say
-    assert "Restarts=1" in cluster.call("scontrol", "show", "job", f"{jobs['train']}_0")
+    assert "Restarts=1" in cluster.call("scontrol", "show", "job", jobs["ln-seed1"])
+    shown = subprocess.run([*command, "--status"], env=env, stdout=subprocess.PIPE, check=True).stdout.decode()
+    assert re.search(r"\| ln-seed1 .*\| finished .*\| 2 +\| 0 +\|", shown), shown
+
+
+# Failures
+
+# Stands for a training that fails: it saves (or not) a checkpoint, and fails until its third start.
+FAILING = """#!/usr/bin/env bash
+echo "task $SLURM_PROCID, start ${SLURM_RESTART_COUNT:-0}"
+[[ "${SLURM_RESTART_COUNT:-0}" -lt 2 ]] || exit 0
+SAVE
+exit 3
+"""
+
+
+def failing(cluster, folder, save, variables=""):
+    """Submits a job of one task that fails; returns its id and its output file."""
+    script, out, job_file = folder / "stand-in", folder / "out", folder / "job"
+    script.write_text(FAILING.replace("SAVE", save))
+    script.chmod(0o755)
+    (folder / "save").mkdir()
+    words = f"{ROOT}/scripts/slurm/run.sh {script} --save-dir {folder}/save"
+    job_file.write_text(f"#!/usr/bin/env bash\nexport SRUN_OPTIONS=--wait=2 {variables}\nexec {words}\n")
+    job = submit(cluster, "--requeue", "--open-mode=append", f"--output={out}", job_file)
+    return job, out
+
+
+def test_training_that_fails_after_a_checkpoint_is_tried_again(cluster, tmp_path):
+    save = f"touch {tmp_path}/save/new && mv {tmp_path}/save/new {tmp_path}/save/checkpoint_last.pt && sleep 1.1"
+    job, out = failing(cluster, tmp_path, save)
+    wait_for(lambda: cluster.states().get(job) == "COMPLETED", 90, lambda: (cluster.states(), out.read_text()))
+    assert out.read_text().count("failed with status 3, and is tried again; back into the queue") == 2
+    assert len((tmp_path / "save" / "failures").read_text().splitlines()) == 2
+
+
+def test_training_that_makes_no_progress_is_not_tried_again(cluster, tmp_path):
+    job, out = failing(cluster, tmp_path, "")
+    wait_for(lambda: cluster.states().get(job) == "FAILED", 60, lambda: (cluster.states(), out.read_text()))
+    assert "failed with status 3 without a new checkpoint; not tried again" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    "variable, words",
+    [("POWERNORM_RETRIES=1", "that was done 1 times (POWERNORM_RETRIES)"),
+     ("POWERNORM_REQUEUES=1", "it was there 1 times (POWERNORM_REQUEUES)")],
+)  # fmt: skip
+def test_attempts_are_limited(variable, words, cluster, tmp_path):
+    save = f"rm -f {tmp_path}/save/*.pt; date >{tmp_path}/save/checkpoint_last.pt; sleep 1.1"
+    job, out = failing(cluster, tmp_path, save, variable)
+    wait_for(lambda: cluster.states().get(job) == "FAILED", 60, lambda: (cluster.states(), out.read_text()))
+    assert words in out.read_text() and ", start 1" in out.read_text()
+
+
+def test_training_with_a_process_that_hangs_goes_back_into_the_queue_and_on(cluster, toy_data, tmp_path):
+    """A process of the training is stopped (SIGSTOP) in the middle of an update."""
+    folder = tmp_path / "save"
+    command = [sys.executable, str(ROOT / "scripts/slurm/submit.py"), "--preset", "demo", "--norm", "pn"]
+    command += ["--nproc", "2", "--data", str(toy_data), "--save-dir", str(folder), "--time", "30"]
+    command += ["--cpus-per-task", "1", "--", *TINY, "--max-epoch", "60", "--save-interval", "1", "--cpu"]
+    env = {**cluster.env, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "POWERNORM_HANG_MINUTES": "0.15"}
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr.decode()
+    job = re.search(r"job (\d+)", done.stdout.decode()).group(1)
+    out = folder / "slurm" / f"{job}.out"
+    wait_for((folder / "checkpoint3.pt").exists, 120, lambda: out.read_text()[-3000:])
+    ranks = subprocess.run(["pgrep", "-f", f"fairseq-train .*{folder} .*--distributed-rank 1"], stdout=subprocess.PIPE)
+    os.kill(int(ranks.stdout.split()[0]), signal.SIGSTOP)
+    wait_for(lambda: cluster.states().get(job) == "COMPLETED", 200, lambda: out.read_text()[-3000:])
+    text = out.read_text(errors="replace")
+    assert "rank 1 is stopped, and no process has made progress for 9 s; all were ended" in text
+    assert "failed with status 1, and is tried again; back into the queue (restart 1)" in text
+    assert json.loads((folder / "status.json").read_text())["state"] == "finished"

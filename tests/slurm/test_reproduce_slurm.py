@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts import reproduce
+from scripts.slurm import submit
 from tests.scripts.table_results import result, write_data, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +49,7 @@ def test_a_job_for_each_training_that_is_missing_and_one_after_them(sbatch, data
 def test_trainings_in_the_queue_are_not_submitted_again(sbatch, data, tmp_path, capsys, monkeypatch):
     assert reproduce.main(words(data, tmp_path)) == 0
     squeue = tmp_path / "programs" / "squeue"
-    squeue.write_text('#!/usr/bin/env bash\n[[ "$*" != *"--jobs 2 "* ]] || echo "2|N/A|RUNNING|None|1:07"\n')
+    squeue.write_text('#!/usr/bin/env bash\n[[ "$*" != *"--jobs 2 "* ]] || echo "2|RUNNING|None|1:07"\n')
     squeue.chmod(0o755)
     capsys.readouterr()
     assert reproduce.main(words(data, tmp_path)) == 0
@@ -58,13 +59,14 @@ def test_trainings_in_the_queue_are_not_submitted_again(sbatch, data, tmp_path, 
 
 
 def test_dry_run_prints_the_jobs_and_writes_nothing(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PYTHON", sys.executable)
     assert reproduce.main(words(data, tmp_path, "--dry-run")) == 0
     assert "== sbatch --parsable --dependency=afterany:JOB" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
 
 
 def test_lack_of_sbatch_is_one_sentence(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(submit, "check_training", lambda args, words: [])
     monkeypatch.setenv("PATH", "")
     assert reproduce.main(words(data, tmp_path)) == 1
     assert capsys.readouterr().err.strip() == (

@@ -9,6 +9,7 @@ not serve, as float64, goes to plain torch. :func:`describe` says what is in use
 import importlib.util
 import os
 from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple, Union
 
@@ -34,11 +35,13 @@ def unusable(kernel: str) -> Optional[str]:
 
 
 def _load_cpp() -> Optional[str]:
-    files = sorted(Path(__file__).parent.glob("_rows*.so"))
-    if not files:
-        return "the C++ operators were not compiled when the package was installed"
+    library = Path(__file__).with_name("_rows" + EXTENSION_SUFFIXES[0])  # a tree may serve several Pythons
+    if not library.exists():
+        note = library.with_suffix(".txt")  # see build.py
+        reason = note.read_text().strip() if note.exists() else "this copy of the package was not built by pip"
+        return f"the C++ operators were not compiled: {reason}"
     try:
-        torch.ops.load_library(str(files[0]))
+        torch.ops.load_library(str(library))
     except OSError as error:
         return f"the C++ operators do not fit this torch: {error.__cause__ or error}"
     return None
