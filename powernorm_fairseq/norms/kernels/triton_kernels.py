@@ -291,6 +291,45 @@ def power_columns_kernel(
         tl.store(new + column, old_psi2 + (batch_psi2 - old_psi2) * part, mask=inside)
 
 
+@triton.jit
+def _average(first, second, third, counts, some, blocks, columns, column, inside, BLOCKS: tl.constexpr):
+    """The average over tokens of ``first + second - third``, the first two by block."""
+    total = tl.zeros([BLOCKS, column.shape[0]], tl.float32)
+    for begin in range(0, blocks, BLOCKS):
+        block = begin + tl.arange(0, BLOCKS)
+        at, there = block[:, None] * columns + column[None, :], (block < blocks)[:, None] & inside[None, :]
+        value = tl.load(first + at, mask=there, other=0.0)
+        if second is not None:
+            value += tl.load(second + at, mask=there, other=0.0) - third[None, :]
+        total += value * (tl.load(counts + block, mask=block < blocks, other=0.0) / some)[:, None]
+    return tl.sum(total, 0)
+
+
+@triton.jit(do_not_specialize=["blocks"])
+def moments_columns_kernel(
+    origins, means, squares, counts, found, blocks, columns, unit, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Mean, variance and number of tokens from :func:`moments_kernel`'s: all blocks from one origin, then together."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < columns
+    count = _count(counts, blocks, blocks, BLOCKS)
+    some = tl.maximum(count, 1.0)
+    origin = _average(origins, None, None, counts, some, blocks, columns, column, inside, BLOCKS)
+    mean = _average(means, origins, origin, counts, some, blocks, columns, column, inside, BLOCKS)
+    variance = tl.zeros([BLOCKS, COLUMNS], tl.float32)
+    for first in range(0, blocks, BLOCKS):
+        block = first + tl.arange(0, BLOCKS)
+        at, there = block[:, None] * columns + column[None, :], (block < blocks)[:, None] & inside[None, :]
+        own = tl.load(origins + at, mask=there, other=0.0) - origin[None, :]
+        away = tl.load(means + at, mask=there, other=0.0) + own - mean[None, :]
+        part = (tl.load(counts + block, mask=block < blocks, other=0.0) / some)[:, None]
+        variance += tl.load(squares + at, mask=there, other=0.0) * (unit / some) + away * (away * part)
+    tl.store(found + column, origin + mean, mask=inside)
+    tl.store(found + columns + column, tl.sum(variance, 0), mask=inside)
+    if tl.program_id(0) == 0:
+        tl.store(found + 2 * columns, count)
+
+
 @triton.jit(do_not_specialize=["blocks"])
 def gradient_columns_kernel(
     sums, rstd, gamma, saved, nu, loss_scale, of_gamma, of_beta, new, blocks, columns, weight,

@@ -134,17 +134,12 @@ class Batch:
         """Mean and variance of the batch, and the number of tokens."""
         blocks = self.grid.blocks
         origins, means, squares = (self.new(blocks, self.width) for _ in range(3))
-        counts = self.new(blocks, 1)
+        counts = self.new(blocks)
         self._pass(tk.moments_kernel, origins, means, squares, counts, self.share)
         self.known = self.scales is not None
-        count = counts.sum(0)
-        some = count.clamp(min=1)
-        origin = (counts * origins).sum(0) / some
-        means = means + (origins - origin)  # all from the same origin
-        mean = (counts * means).sum(0) / some
-        deviations = means - mean
-        variance = (squares / (some * self.share) + deviations * (counts / some * deviations)).sum(0)
-        return origin + mean, variance, count
+        found, unit = self.new(2 * self.width + 1), float(max(1, self.rows))
+        self._columns(tk.moments_columns_kernel, origins, means, squares, counts, found, blocks, self.width, unit)
+        return found.split([self.width, self.width, 1])
 
     def gradient(
         self, dy: Tensor, centre: MaybeTensor, gamma: MaybeTensor, rstd: MaybeTensor, slope: MaybeTensor = None,
