@@ -64,5 +64,5 @@ else:
     __path__ = _Folder(__path__)
     if _loaded_by_fairseq(__path__):
         _load_plugin()
-    elif "fairseq" in sys.modules:
+    elif sys.modules.get("fairseq") is not None:
         _register_models()
