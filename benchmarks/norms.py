@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch import Tensor, nn
 
-from benchmarks import interleave
+from benchmarks import bandwidth, interleave
 from powernorm_fairseq.norms import build_norm, convert_norms, norm_names
 from powernorm_fairseq.norms.kernels import available
 
@@ -307,6 +307,7 @@ def markdown(facts: Dict[str, Any]) -> str:
             rows = [row for row in facts["results"] if (row["shape"], row["dtype"]) == (shape, dtype)]
             padding = 100 * facts["padding"][shape]
             parts += [f"**{shape}, {dtype}, {padding:.0f} % padding**", _table(rows, facts["threads"])]
+    parts += bandwidth.section(facts)
     return "\n\n".join(parts)
 
 
@@ -356,6 +357,7 @@ def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
         "dtypes": args.dtypes,
         "threads": args.threads,
         "rounds": args.rounds,
+        "peak": bandwidth.peak(args.device),
         "padding": {str(shape): _padding_share(shape) for shape in args.shapes},
         "results": [],
     }

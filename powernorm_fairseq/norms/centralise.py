@@ -30,6 +30,8 @@ def centralise_weight(linear: nn.Linear) -> None:
     if type(linear) is not nn.Linear:
         raise TypeError(f"only a torch.nn.Linear can be centralised, not a {type(linear).__name__}")
     parametrize.register_parametrization(linear, "weight", Centralised())
+    if not hasattr(linear, "__deepcopy__"):  # torch < 2.0 refuses to copy what is parametrised
+        del type(linear).__getstate__
     linear._register_state_dict_hook(_shorten)
     linear._register_load_state_dict_pre_hook(_lengthen)
 

@@ -40,6 +40,11 @@ def statistics_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def slices(rows: Tensor, groups: int) -> Tensor:
+    """Rows (N x C) cut into ``groups`` slices each (N x groups x C / groups)."""
+    return rows.reshape(rows.shape[0], groups, rows.shape[1] // groups)
+
+
 def layer_scale(x: Tensor, groups: int, eps: float) -> Tuple[Tensor, Tensor]:
     """Divides each row of ``x`` (N x C) by the quadratic mean of its features, over each of ``groups`` slices.
 
@@ -47,7 +52,7 @@ def layer_scale(x: Tensor, groups: int, eps: float) -> Tuple[Tensor, Tensor]:
     """
     if groups == 0:
         return x, x.new_empty(0)
-    sliced = x.unflatten(1, (groups, -1))  # N x G x C/G
+    sliced = slices(x, groups)  # N x G x C/G
     scales = torch.rsqrt(sliced.square().mean(2, keepdim=True) + eps)
     return (sliced * scales).flatten(1), scales.squeeze(2)
 
@@ -57,7 +62,7 @@ def layer_scale_backward(ds: Tensor, tokens: Tokens) -> Tensor:
     if tokens.scales.numel() == 0:
         return ds
     groups = tokens.scales.shape[1]
-    ds, s = ds.unflatten(1, (groups, -1)), tokens.s.unflatten(1, (groups, -1))
+    ds, s = slices(ds, groups), slices(tokens.s, groups)
     # The part of ds along s would change the quadratic mean, which is fixed.
     return ((ds - s * (ds * s).mean(2, keepdim=True)) * tokens.scales.unsqueeze(2)).flatten(1)
 
@@ -332,7 +337,7 @@ def token_norm(
 ) -> Tensor:
     """Unit variance, or unit quadratic mean without ``centred``, for each of ``groups`` slices of a token."""
     tokens = tokens_of(x, padding)
-    sliced = tokens.s.unflatten(1, (groups, -1))  # N x G x C/G
+    sliced = slices(tokens.s, groups)  # N x G x C/G
     if centred:
         sliced = torch.nn.functional.layer_norm(sliced, sliced.shape[2:], None, None, eps)
     else:
