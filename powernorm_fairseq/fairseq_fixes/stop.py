@@ -20,7 +20,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,3 @@ class Wishes:
         self.training.optimization.stop_time_hours = 1e-9
         self.training.dataset.disable_validation = True
         path.with_name(path.name + HEEDED).touch()
-
-
-def stop_on_request(task: Any, cfg: Optional[Any]) -> None:
-    """Nothing any more; a training looks by itself."""

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from powernorm_fairseq.norms import BatchStatisticsNorm, kernels, training_step
 from powernorm_fairseq.norms.sync import average_over_processes
-from powernorm_fairseq.stop_signal import stop_on_request
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +17,6 @@ def prepare(task: FairseqTask, cfg: Any) -> None:
     """What every model of this package does with the task when it is built from ``cfg``."""
     logger.info("norms run on %s", kernels.describe())
     announce_steps(task)
-    stop_on_request(task, cfg)
     if getattr(cfg, "norm_stats", False):
         from powernorm_fairseq.diagnostics.training import record_norm_stats  # nothing of it is there without the flag
 
