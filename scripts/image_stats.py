@@ -83,9 +83,9 @@ def train(args: argparse.Namespace, images: Images) -> None:
             batch = images.train[chosen]
             if args.data:  # generated images have a direction, which mirroring would change
                 batch = shifted_and_mirrored(batch, generator)
-            loss = F.cross_entropy(model(batch), images.train_classes[chosen])
             optimizer.zero_grad()
             with training_step(loss_scale=1 / len(chosen)):  # the mean is the sum, so scaled
+                loss = F.cross_entropy(model(batch), images.train_classes[chosen])
                 loss.backward()
             optimizer.step()
             schedule.step()

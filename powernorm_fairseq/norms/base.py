@@ -112,6 +112,7 @@ class Norm(nn.Module):
         raise NotImplementedError
 
     def _implementation(self, x: Tensor, statistics: Optional[Tensor] = None) -> str:
+        """What serves the input ``x``."""
         return ops.implementation(self.kernel, x, self.weight, self.bias, statistics)
 
     def _check_input(self, x: Tensor, padding_mask: Optional[Tensor]) -> None:
@@ -202,8 +203,8 @@ class BatchStatisticsNorm(Norm):
         """The running statistics that a training forward depends on and moves."""
         if not self.training:
             return {}
-        forward = [name for name in self._statistics if name not in self._backward_statistics]
-        return {name: getattr(self, name) for name in ("num_updates", *forward)}
+        buffers, late = self._buffers, self._backward_statistics
+        return {name: buffer for name, buffer in buffers.items() if name not in late}
 
     def running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         """Mean (if the norm centres) and squared divisor that evaluation uses."""

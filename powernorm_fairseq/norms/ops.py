@@ -15,6 +15,7 @@ from powernorm_fairseq.norms import functional, kernels, released
 from powernorm_fairseq.norms.functional import MaybeTensor
 from powernorm_fairseq.norms.replay import in_backward
 from powernorm_fairseq.norms.sync import Pool
+from powernorm_fairseq.norms.training_step import check_scale
 
 _ROWS = "Tensor x, Tensor? padding, int groups, float eps"
 _AFFINE = "Tensor? gamma, Tensor? beta"
@@ -370,6 +371,7 @@ class PowerNorm(_Norm):
         x, gamma, padding, columns, scales = ctx.saved_tensors
         (alpha, moves, name), nu, loss_scale, pool = ctx.settings, ctx.nu, ctx.loss_scale, ctx.pool
         if not compiling():  # a compiled graph refuses a second backward by itself
+            check_scale(loss_scale)
             if ctx.used_nu is not None:
                 nu, moves = ctx.used_nu, False
             ctx.used_nu = nu.clone()
@@ -420,6 +422,7 @@ class WindowNorm(_Norm):
         x, gamma, padding, columns, scales = ctx.saved_tensors
         ops, dy, window, moves, given = operators(ctx.kernel), dy.contiguous(), ctx.window, ctx.counts, None
         if not compiling():
+            check_scale(ctx.loss_scale)
             if ctx.used_window is not None:
                 window, moves = ctx.used_window, False
             ctx.used_window = window.clone()

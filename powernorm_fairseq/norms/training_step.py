@@ -54,6 +54,13 @@ def loss_scale(device: Optional[torch.device] = None) -> Optional[Tensor]:
     return _step.on_device[str(device)]
 
 
+def check_scale(of_forward: Optional[Tensor]) -> None:
+    """Refuses a loss scale that was announced for a backward, but not for its forward, which took note of it."""
+    scale = _step.loss_scale
+    if scale is not None and (of_forward is None or not torch.equal(scale, of_forward.to(scale.device))):
+        raise RuntimeError("training_step(loss_scale=...) began after the forward; it has to hold forward and backward")
+
+
 def step_counts() -> bool:
     """Whether the batch that is under way may move running statistics."""
     return _step.counts

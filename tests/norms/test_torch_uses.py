@@ -382,6 +382,14 @@ def test_loss_scale_of_another_thread_does_not_reach_this_one():
     assert disturbed.num_updates == 4
 
 
+@pytest.mark.parametrize("name", ["pn", "mabn"])
+def test_a_loss_scale_that_the_forward_did_not_know_is_refused(name):
+    x, dy, mask = batch(0)
+    y = make(name)(x.requires_grad_(), mask)
+    with training_step(loss_scale=8.0), pytest.raises(RuntimeError, match="has to hold forward and backward"):
+        y.backward(dy)
+
+
 def test_a_grad_scaler_says_its_scale():
     kind = torch.amp.GradScaler if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler") else None
     if kind is None:

@@ -91,7 +91,11 @@ struct Batch {
     STD_TORCH_CHECK(is_half(x) || x.scalar_type() == ScalarType::Float, "x must be float32 or bfloat16");
     STD_TORCH_CHECK(width > 0 && x.is_contiguous(), "x must be contiguous and have a width");
     STD_TORCH_CHECK(groups >= 0 && (groups == 0 || width % groups == 0), "groups must divide the width");
-    if (!padding_mask) return;
+    if (!padding_mask) {
+      mask.resize(rows);
+      padding = reinterpret_cast<const bool*>(mask.data());
+      return;
+    }
     STD_TORCH_CHECK(padding_mask->scalar_type() == ScalarType::Bool, "padding must be bool");
     STD_TORCH_CHECK(padding_mask->numel() == rows, "padding has ", padding_mask->numel(), " elements; there are ", rows,
                     " tokens");

@@ -27,97 +27,56 @@ INLINE float load(BFloat16 value) { return from_half(value.bits); }
 INLINE void store(float* to, float value) { *to = value; }
 INLINE void store(BFloat16* to, float value) { to->bits = to_half(value); }
 
-// Sum of value(i) for i < count, in as many lanes as let the compiler use vectors; the order is the same everywhere.
-template <int64_t COUNT, typename Value>
-INLINE float sum_of(int64_t count, const Value& value) {
-  constexpr int64_t LANES = 16;
-  if (COUNT > 0) count = COUNT;
-  float lanes[LANES] = {};
-  int64_t i = 0;
-  for (; i + LANES <= count; i += LANES) {
-#pragma omp simd
-    for (int64_t lane = 0; lane < LANES; ++lane) lanes[lane] += value(i + lane);
-  }
-  for (int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += value(i);
-  for (int64_t half = LANES / 2; half > 0; half /= 2)
-    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  return lanes[0];
-}
-
 template <typename T>
 INLINE const T* row_of(const void* data, const Rows& rows, int64_t row) {
   return static_cast<const T*>(data) + row * rows.columns;
 }
 
+// Writes zeros to a row at padding; says whether it is one.
+template <typename T>
+INLINE bool blank(const Rows& rows, int64_t row, T* to) {
+  if (!rows.padding[row]) return false;
+  std::memset(static_cast<void*>(to), 0, sizeof(T) * rows.columns);
+  return true;
+}
+
 // Writes the factors that layer-scale puts on the slices of a row, 1 / their quadratic means, unless they are known.
-template <typename T, int64_t WIDTH>
+template <typename T, int64_t WIDTH = 0>
 INLINE void scale_row(const Rows& rows, int64_t row) {
   if (rows.scales == nullptr || rows.scales_known) return;
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   const float share = 1.0f / static_cast<float>(width);
   for (int64_t group = 0; group < rows.groups; ++group) {
     const T* x = row_of<T>(rows.x, rows, row) + group * width;
-    const float squares = sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE { return load(x[i]) * load(x[i]); });
+    float squares = 0.0f;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; ++i) squares += load(x[i]) * load(x[i]);
     rows.scales[row * rows.groups + group] = 1.0f / std::sqrt(squares * share + rows.eps);
   }
 }
 
-// Calls pass(how many, which) for the real rows from begin to end: MANY at a time, so that sums of columns are read and
-// written once for all of them, and the rest one by one.
-template <int64_t MANY, typename Pass>
-INLINE void for_rows(const Rows& rows, int64_t begin, int64_t end, const Pass& pass) {
-  int64_t which[MANY], count = 0;
-  for (int64_t row = begin; row < end; ++row) {
-    if (!rows.real(row)) continue;
-    which[count++] = row;
-    if (count < MANY) continue;
-    pass(std::integral_constant<int64_t, MANY>(), which);
-    count = 0;
-  }
-  for (int64_t i = 0; i < count; ++i) pass(std::integral_constant<int64_t, 1>(), which + i);
-}
-
-// A slice of some rows: where they begin, and their factors of the layer-scale.
-template <typename T, int64_t MANY>
-struct Slice {
-  const T* x[MANY];
-  float r[MANY];
-
-  INLINE Slice(const Rows& rows, const int64_t* which, int64_t group, int64_t first) {
-    for (int64_t k = 0; k < MANY; ++k) {
-      x[k] = row_of<T>(rows.x, rows, which[k]) + first;
-      r[k] = rows.scales == nullptr ? 1.0f : rows.scales[which[k] * rows.groups + group];
-    }
-  }
-};
-
-template <typename T>
-INLINE void blank_padding(const Rows& rows, int64_t begin, int64_t end, void* to) {
-  for (int64_t row = begin; row < end; ++row)
-    if (!rows.real(row)) std::memset(static_cast<T*>(to) + row * rows.columns, 0, sizeof(T) * rows.columns);
+INLINE float scale_of(const Rows& rows, int64_t row, int64_t group) {
+  return rows.scales == nullptr ? 1.0f : rows.scales[row * rows.groups + group];
 }
 
 // sums += s^2
 template <typename T>
 INLINE void add_squares(const Rows& rows, int64_t begin, int64_t end, float* sums) {
   const int64_t width = rows.columns / rows.groups;
-  for_rows<4>(rows, begin, end, [&](auto many, const int64_t* which) ALWAYS_INLINE {
-    constexpr int64_t MANY = decltype(many)::value;
-    for (int64_t k = 0; k < MANY; ++k) scale_row<T, 0>(rows, which[k]);
+  for (int64_t row = begin; row < end; ++row) {
+    if (rows.padding[row]) continue;
+    scale_row<T>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
-      const Slice<T, MANY> slice(rows, which, group, group * width);
+      const T* x = row_of<T>(rows.x, rows, row) + group * width;
       float* __restrict sum = sums + group * width;
+      const float r = scale_of(rows, row, group);
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        float total = sum[i];
-        for (int64_t k = 0; k < MANY; ++k) {
-          const float s = load(slice.x[k][i]) * slice.r[k];
-          total += s * s;
-        }
-        sum[i] = total;
+        const float s = load(x[i]) * r;
+        sum[i] += s * s;
       }
     }
-  });
+  }
 }
 
 // Sums of s - origin and of its square, where the origin is the block's first real row: nothing large has to cancel.
@@ -126,29 +85,28 @@ template <typename T>
 INLINE int64_t add_deviations(const Rows& rows, int64_t begin, int64_t end, float* sums) {
   const int64_t width = rows.columns / rows.groups;
   int64_t count = 0;
-  for_rows<4>(rows, begin, end, [&](auto many, const int64_t* which) ALWAYS_INLINE {
-    constexpr int64_t MANY = decltype(many)::value;
-    for (int64_t k = 0; k < MANY; ++k) scale_row<T, 0>(rows, which[k]);
+  for (int64_t row = begin; row < end; ++row) {
+    if (rows.padding[row]) continue;
+    scale_row<T>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
-      const Slice<T, MANY> slice(rows, which, group, group * width);
+      const T* x = row_of<T>(rows.x, rows, row) + group * width;
       float* __restrict origin = sums + group * width;
       float *__restrict one = origin + rows.columns, *__restrict two = one + rows.columns;
+      const float r = scale_of(rows, row, group);
+      if (count == 0) {
+#pragma omp simd
+        for (int64_t i = 0; i < width; ++i) origin[i] = load(x[i]) * r;
+        continue;
+      }
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        const float zero = count == 0 ? load(slice.x[0][i]) * slice.r[0] : origin[i];
-        float first = one[i], second = two[i];
-        for (int64_t k = 0; k < MANY; ++k) {
-          const float d = load(slice.x[k][i]) * slice.r[k] - zero;
-          first += d;
-          second += d * d;
-        }
-        origin[i] = zero;
-        one[i] = first;
-        two[i] = second;
+        const float d = load(x[i]) * r - origin[i];
+        one[i] += d;
+        two[i] += d * d;
       }
     }
-    count += MANY;
-  });
+    ++count;
+  }
   return count;
 }
 
@@ -157,29 +115,25 @@ template <typename T, bool SUMS, bool CENTRED, int64_t WIDTH>
 INLINE void apply_affine(const Rows& rows, int64_t begin, int64_t end, const float* centre, const float* scale,
                          const float* shift, void* y, float* sums) {
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
-  blank_padding<T>(rows, begin, end, y);
-  for_rows<SUMS ? 4 : 1>(rows, begin, end, [&](auto many, const int64_t* which) ALWAYS_INLINE {
-    constexpr int64_t MANY = decltype(many)::value;
-    for (int64_t k = 0; k < MANY; ++k) scale_row<T, WIDTH>(rows, which[k]);
+  for (int64_t row = begin; row < end; ++row) {
+    T* to = static_cast<T*>(y) + row * rows.columns;
+    if (blank(rows, row, to)) continue;
+    scale_row<T, WIDTH>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
       const int64_t first = group * width;
-      const Slice<T, MANY> slice(rows, which, group, first);
+      const T* x = row_of<T>(rows.x, rows, row) + first;
       const float *a = scale + first, *b = shift + first, *m = centre + first;
+      T* __restrict out = to + first;
       float* __restrict sum = sums + first;
-      T* out[MANY];
-      for (int64_t k = 0; k < MANY; ++k) out[k] = static_cast<T*>(y) + which[k] * rows.columns + first;
+      const float r = scale_of(rows, row, group);
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        float total = SUMS ? sum[i] : 0.0f;
-        for (int64_t k = 0; k < MANY; ++k) {
-          const float s = load(slice.x[k][i]) * slice.r[k];
-          store(out[k] + i, (CENTRED ? s - m[i] : s) * a[i] + b[i]);
-          total += s * s;
-        }
-        if (SUMS) sum[i] = total;
+        const float s = load(x[i]) * r;
+        store(out + i, (CENTRED ? s - m[i] : s) * a[i] + b[i]);
+        if (SUMS) sum[i] += s * s;
       }
     }
-  });
+  }
 }
 
 // products += dy * (s - centre), totals += dy; `sums` holds both.
@@ -187,29 +141,23 @@ template <typename T, bool CENTRED>
 INLINE void add_products(const Rows& rows, int64_t begin, int64_t end, const void* dy, const float* centre,
                          float* sums) {
   const int64_t width = rows.columns / rows.groups;
-  for_rows<4>(rows, begin, end, [&](auto many, const int64_t* which) ALWAYS_INLINE {
-    constexpr int64_t MANY = decltype(many)::value;
-    for (int64_t k = 0; k < MANY; ++k) scale_row<T, 0>(rows, which[k]);
+  for (int64_t row = begin; row < end; ++row) {
+    if (rows.padding[row]) continue;
+    scale_row<T>(rows, row);
     for (int64_t group = 0; group < rows.groups; ++group) {
       const int64_t first = group * width;
-      const Slice<T, MANY> slice(rows, which, group, first);
-      const T* grad[MANY];
-      for (int64_t k = 0; k < MANY; ++k) grad[k] = row_of<T>(dy, rows, which[k]) + first;
+      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
       const float* m = centre + first;
       float *__restrict product = sums + first, *__restrict total = product + rows.columns;
+      const float r = scale_of(rows, row, group);
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        float own = product[i], all = total[i];
-        for (int64_t k = 0; k < MANY; ++k) {
-          const float g = load(grad[k][i]), s = load(slice.x[k][i]) * slice.r[k];
-          own += g * (CENTRED ? s - m[i] : s);
-          all += g;
-        }
-        product[i] = own;
-        total[i] = all;
+        const float g = load(grad[i]), s = load(x[i]) * r;
+        product[i] += g * (CENTRED ? s - m[i] : s);
+        total[i] += g;
       }
     }
-  });
+  }
 }
 
 // dL/ds = dy * a + (s - centre) * b + c, and dx from it through layer-scale; if SUMS, also the sums of add_products.
@@ -218,44 +166,42 @@ INLINE void apply_gradient(const Rows& rows, int64_t begin, int64_t end, const v
                            const float* centre, const float* c, void* dx, float* sums) {
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   const float share = 1.0f / static_cast<float>(width);
-  blank_padding<T>(rows, begin, end, dx);
-  for_rows<SUMS ? 2 : 1>(rows, begin, end, [&](auto many, const int64_t* which) ALWAYS_INLINE {
-    constexpr int64_t MANY = decltype(many)::value;
-    for (int64_t k = 0; k < MANY; ++k) scale_row<T, WIDTH>(rows, which[k]);
+  std::vector<float> along(rows.groups);  // means of dL/ds * s: the part of dL/ds that layer-scale takes out
+  for (int64_t row = begin; row < end; ++row) {
+    T* to = static_cast<T*>(dx) + row * rows.columns;
+    if (blank(rows, row, to)) continue;
+    scale_row<T, WIDTH>(rows, row);
+    for (int64_t group = 0; rows.scales != nullptr && group < rows.groups; ++group) {
+      const int64_t first = group * width;
+      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
+      const float *a_ = a + first, *b_ = b + first, *c_ = c + first, *m = centre + first;
+      const float r = scale_of(rows, row, group);
+      float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < width; ++i) {
+        const float s = load(x[i]) * r;
+        sum += (load(grad[i]) * a_[i] + (CENTRED ? (s - m[i]) * b_[i] + c_[i] : s * b_[i])) * s;
+      }
+      along[group] = sum * share;
+    }
     for (int64_t group = 0; group < rows.groups; ++group) {
       const int64_t first = group * width;
-      const Slice<T, MANY> slice(rows, which, group, first);
+      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
       const float *a_ = a + first, *b_ = b + first, *c_ = c + first, *m = centre + first;
+      T* __restrict out = to + first;
       float *__restrict product = sums + first, *__restrict total = product + rows.columns;
-      const T* grad[MANY];
-      T* out[MANY];
-      float along[MANY];  // means of dL/ds * s: the part of dL/ds that layer-scale takes out
-      for (int64_t k = 0; k < MANY; ++k) {
-        grad[k] = row_of<T>(dy, rows, which[k]) + first;
-        out[k] = static_cast<T*>(dx) + which[k] * rows.columns + first;
-        along[k] = 0.0f;
-        if (rows.scales == nullptr) continue;
-        const T *x = slice.x[k], *g = grad[k];
-        const float r = slice.r[k];
-        along[k] = share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE {
-                     const float s = load(x[i]) * r;
-                     return (load(g[i]) * a_[i] + (CENTRED ? (s - m[i]) * b_[i] + c_[i] : s * b_[i])) * s;
-                   });
-      }
+      const float r = scale_of(rows, row, group), taken = along[group];
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        float own = SUMS ? product[i] : 0.0f, all = SUMS ? total[i] : 0.0f;
-        for (int64_t k = 0; k < MANY; ++k) {
-          const float g = load(grad[k][i]), s = load(slice.x[k][i]) * slice.r[k], d = CENTRED ? s - m[i] : s;
-          store(out[k] + i, (g * a_[i] + d * b_[i] + (CENTRED ? c_[i] : 0.0f) - s * along[k]) * slice.r[k]);
-          own += g * d;
-          all += g;
+        const float g = load(grad[i]), s = load(x[i]) * r, d = CENTRED ? s - m[i] : s;
+        store(out + i, (g * a_[i] + d * b_[i] + (CENTRED ? c_[i] : 0.0f) - s * taken) * r);
+        if (SUMS) {
+          product[i] += g * d;
+          total[i] += g;
         }
-        if (SUMS) product[i] = own;
-        if (SUMS) total[i] = all;
       }
     }
-  });
+  }
 }
 
 template <typename T, int64_t WIDTH>
@@ -263,23 +209,26 @@ INLINE void apply_token_norm(const Rows& rows, int64_t begin, int64_t end, bool 
                              const float* beta, void* y, float* means, float* rstds) {
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   const float share = 1.0f / static_cast<float>(width);
-  blank_padding<T>(rows, begin, end, y);
   for (int64_t row = begin; row < end; ++row) {
-    if (!rows.real(row)) continue;
     T* to = static_cast<T*>(y) + row * rows.columns;
+    if (blank(rows, row, to)) continue;
     for (int64_t group = 0; group < rows.groups; ++group) {
-      const int64_t first = group * width, slice = row * rows.groups + group;
+      const T* x = row_of<T>(rows.x, rows, row) + group * width;
+      float sum = 0.0f, squares = 0.0f;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < width; ++i) sum += load(x[i]);
+      const float mean = centred ? sum * share : 0.0f;
+#pragma omp simd reduction(+ : squares)
+      for (int64_t i = 0; i < width; ++i) squares += (load(x[i]) - mean) * (load(x[i]) - mean);
+      means[row * rows.groups + group] = mean;
+      rstds[row * rows.groups + group] = 1.0f / std::sqrt(squares * share + rows.eps);
+    }
+    for (int64_t group = 0; group < rows.groups; ++group) {
+      const int64_t first = group * width;
       const T* x = row_of<T>(rows.x, rows, row) + first;
       const float *a = gamma + first, *b = beta + first;
+      const float mean = means[row * rows.groups + group], rstd = rstds[row * rows.groups + group];
       T* __restrict out = to + first;
-      const float mean =
-          centred ? share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE { return load(x[i]); }) : 0.0f;
-      const float power = share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE {
-                            return (load(x[i]) - mean) * (load(x[i]) - mean);
-                          });
-      const float rstd = 1.0f / std::sqrt(power + rows.eps);
-      means[slice] = mean;
-      rstds[slice] = rstd;
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) store(out + i, (load(x[i]) - mean) * rstd * a[i] + b[i]);
     }
@@ -291,43 +240,40 @@ INLINE void apply_token_gradient(const Rows& rows, int64_t begin, int64_t end, b
                                  const float* gamma, const float* means, const float* rstds, void* dx, float* sums) {
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   const float share = 1.0f / static_cast<float>(width);
-  blank_padding<T>(rows, begin, end, dx);
-  for_rows<2>(rows, begin, end, [&](auto many, const int64_t* which) ALWAYS_INLINE {
-    constexpr int64_t MANY = decltype(many)::value;
+  std::vector<float> along(rows.groups), level(rows.groups);  // means of G * x_hat, and of G
+  for (int64_t row = begin; row < end; ++row) {
+    T* to = static_cast<T*>(dx) + row * rows.columns;
+    if (blank(rows, row, to)) continue;
     for (int64_t group = 0; group < rows.groups; ++group) {
       const int64_t first = group * width;
-      const float* a = gamma + first;
-      float *__restrict product = sums + first, *__restrict total = product + rows.columns;
-      const T *x[MANY], *grad[MANY];
-      T* out[MANY];
-      float mean[MANY], rstd[MANY], along[MANY], level[MANY];
-      for (int64_t k = 0; k < MANY; ++k) {
-        const T *own_x = x[k] = row_of<T>(rows.x, rows, which[k]) + first,
-                *own_grad = grad[k] = row_of<T>(dy, rows, which[k]) + first;
-        out[k] = static_cast<T*>(dx) + which[k] * rows.columns + first;
-        const float own_mean = mean[k] = means[which[k] * rows.groups + group];
-        rstd[k] = rstds[which[k] * rows.groups + group];
-        along[k] = share * rstd[k] * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE {
-                     return load(own_grad[i]) * a[i] * (load(own_x[i]) - own_mean);
-                   });
-        level[k] =
-            centred ? share * sum_of<WIDTH>(width, [&](int64_t i) ALWAYS_INLINE { return load(own_grad[i]) * a[i]; })
-                    : 0.0f;
+      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
+      const float *a = gamma + first, mean = means[row * rows.groups + group];
+      float products = 0.0f, total = 0.0f;
+#pragma omp simd reduction(+ : products, total)
+      for (int64_t i = 0; i < width; ++i) {
+        const float g = load(grad[i]) * a[i];
+        products += g * (load(x[i]) - mean);
+        total += g;
       }
+      along[group] = products * rstds[row * rows.groups + group] * share;
+      level[group] = centred ? total * share : 0.0f;
+    }
+    for (int64_t group = 0; group < rows.groups; ++group) {
+      const int64_t first = group * width;
+      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
+      const float *a = gamma + first, mean = means[row * rows.groups + group];
+      const float rstd = rstds[row * rows.groups + group], taken = along[group], mean_g = level[group];
+      T* __restrict out = to + first;
+      float *__restrict product = sums + first, *__restrict total = product + rows.columns;
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
-        float own = product[i], all = total[i];
-        for (int64_t k = 0; k < MANY; ++k) {
-          const float g = load(grad[k][i]), x_hat = (load(x[k][i]) - mean[k]) * rstd[k];
-          store(out[k] + i, (g * a[i] - level[k] - x_hat * along[k]) * rstd[k]);
-          own += g * x_hat;
-          all += g;
-        }
-        product[i] = own;
-        total[i] = all;
+        const float g = load(grad[i]), x_hat = (load(x[i]) - mean) * rstd;
+        store(out + i, (g * a[i] - mean_g - x_hat * taken) * rstd);
+        product[i] += g * x_hat;
+        total[i] += g;
       }
     }
-  });
+  }
 }
 
 // Calls pass with the width of a slice as a constant where it is a usual one, so that short loops are unrolled, else 0.
@@ -425,9 +371,8 @@ struct Blocks {
       : count(std::min(MOST, (rows.rows + LEAST_ROWS - 1) / LEAST_ROWS)), starts(count + 1, rows.rows) {
     const int64_t real = rows.count();
     for (int64_t number = 0, row = 0, seen = 0; number < count; ++number) {
-      starts[number] = rows.padding == nullptr ? number * rows.rows / count : row;
-      for (; rows.padding != nullptr && row < rows.rows && seen * count < (number + 1) * real; ++row)
-        seen += rows.real(row);
+      starts[number] = row;
+      for (; row < rows.rows && seen * count < (number + 1) * real; ++row) seen += !rows.padding[row];
     }
   }
 
@@ -453,7 +398,7 @@ struct Blocks {
 float value_at(const Rows& rows, int64_t row, int64_t column) {
   const float x = rows.half ? from_half(static_cast<const uint16_t*>(rows.x)[row * rows.columns + column])
                             : static_cast<const float*>(rows.x)[row * rows.columns + column];
-  return rows.scales == nullptr ? x : x * rows.scales[row * rows.groups + column / (rows.columns / rows.groups)];
+  return x * scale_of(rows, row, column / (rows.columns / rows.groups));
 }
 
 // Means of (s - centre)^2 once more, in double: for input so large that sums of its squares overflow.
@@ -462,7 +407,7 @@ void power_in_double(const Rows& rows, const float* centre, float* power) {
   for (int64_t column = 0; column < rows.columns; ++column) {
     double sum = 0.0;
     for (int64_t row = 0; row < rows.rows; ++row) {
-      if (!rows.real(row)) continue;
+      if (rows.padding[row]) continue;
       const double d = static_cast<double>(value_at(rows, row, column)) - (centre ? centre[column] : 0.0f);
       sum += d * d / count;
     }
@@ -483,7 +428,7 @@ void divide_squares(const Rows& rows, float* power) {
 
 }  // namespace
 
-int64_t Rows::count() const { return padding == nullptr ? rows : std::count(padding, padding + rows, false); }
+int64_t Rows::count() const { return std::count(padding, padding + rows, false); }
 
 void square_means(const Rows& rows, float* power) {
   Blocks(rows).sum(rows.columns, power,

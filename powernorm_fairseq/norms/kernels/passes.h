@@ -31,12 +31,11 @@ struct Rows {
   int64_t rows, columns, groups;
   bool half;  // x and the like are bfloat16
   const void* x;
-  const bool* padding;
+  const bool* padding;  // never null: a mask of its own for input without one is cheaper than to ask at each row
   float* scales;
   bool scales_known;
   float eps;
 
-  bool real(int64_t row) const { return padding == nullptr || !padding[row]; }
   int64_t count() const;  // of real tokens
 };
 
