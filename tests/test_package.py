@@ -224,6 +224,7 @@ def test_a_kernel_that_cannot_be_used_is_named(unpacked):
         run(sys.executable, "-m", "powernorm_fairseq.norms", cwd=unpacked, POWERNORM_KERNEL="cpp")
 
 
+@pytest.mark.slow
 @needs_new_torch
 def test_plain_pip_install_compiles_with_the_torch_of_the_environment(source, tmp_path):
     """Without any flag: pip builds where torch cannot be imported, and it fetches none."""

@@ -224,13 +224,14 @@ class BatchStatisticsNorm(Norm):
         return torch.zeros_like(x) + self._train(empty, call, pool).sum()
 
     def _evaluate(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
-        centre, power = self.running_statistics()
+        (centre, power), rows = self.running_statistics(), (self.scale_groups, self._eps)
         kernel = self._implementation(x, power)
         if kernel == "plain" or ops.compiling() or torch.jit.is_tracing():
-            rows = (self.scale_groups, self._eps)
             return functional.evaluate(x, padding, *rows, self.weight, self.bias, centre, power)
-        arguments = (padding, kernel, self.scale_groups, self._eps, centre, power)
-        return ops.Evaluate.apply(x.contiguous(), self.weight, self.bias, *arguments)
+        if not torch.is_grad_enabled():
+            evaluate = ops.operators(kernel)["evaluate"]
+            return evaluate(x.contiguous(), padding, *rows, self.weight, self.bias, centre, power)
+        return ops.Evaluate.eager(x.contiguous(), self.weight, self.bias, padding, kernel, *rows, centre, power)
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         """A training forward on ``x``."""

@@ -195,6 +195,13 @@ def operators(name: str) -> Dict[str, Any]:
 class _Norm(Function):
     """What the functions below share: the first three inputs are x, gamma and beta."""
 
+    @classmethod
+    def eager(cls, *args: Any) -> Tensor:
+        """``apply`` without torch's look at each argument, which takes a while and serves torch.func's transforms."""
+        if compiling() or not COMPILES or torch._C._are_functorch_transforms_active():
+            return cls.apply(*args)
+        return super(Function, cls).apply(*args)
+
     @staticmethod
     def gradients(ctx: Any, gradients: Sequence[Tensor]) -> Tuple[MaybeTensor, ...]:
         """What a backward returns: a gradient for each parameter there is, in its type, and none for the rest."""

@@ -21,7 +21,7 @@ def test_bfloat16_from_the_command_line(flag, toy_data, tmp_path):
     assert "'tpu': False" in output and has_precision(tmp_path, torch.bfloat16)
 
 
-@pytest.mark.parametrize("setting", ["bf16", "memory_efficient_bf16"])
+@pytest.mark.parametrize("setting", ["bf16", pytest.param("memory_efficient_bf16", marks=pytest.mark.slow)])
 def test_bfloat16_from_hydra(setting, toy_data, tmp_path):
     command = [*program("fairseq-hydra-train"), "--config-dir", ROOT / "configs", "--config-name", "demo_pn"]
     command += [f"task.data={toy_data}", f"checkpoint.save_dir={tmp_path}", "optimization.max_update=3"]

@@ -9,7 +9,7 @@ from powernorm_fairseq.safe_load import load_checkpoint
 from tests.fairseq_fixes.commands import train_together
 
 
-@pytest.mark.parametrize("norm", ["bn", "pn"])
+@pytest.mark.parametrize("norm", [pytest.param("bn", marks=pytest.mark.slow), "pn"])
 def test_processes_agree_without_the_state_of_the_optimizer(norm, toy_data, tmp_path):
     flags = ["--encoder-norm", norm, "--max-update", 6, "--disable-validation"]
     train_together(toy_data, tmp_path / "with", 2, *flags)

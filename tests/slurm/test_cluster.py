@@ -173,6 +173,7 @@ def test_attempts_are_limited(variable, words, cluster, tmp_path):
     assert words in out.read_text() and ", start 1" in out.read_text()
 
 
+@pytest.mark.slow
 def test_training_with_a_process_that_hangs_goes_back_into_the_queue_and_on(cluster, toy_data, tmp_path):
     """A process of the training is stopped (SIGSTOP) in the middle of an update."""
     folder = tmp_path / "save"
