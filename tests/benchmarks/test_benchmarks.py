@@ -66,6 +66,7 @@ def test_norms_gives_tables_and_json(tmp_path, capsys):
     assert capsys.readouterr().out == text
 
 
+@pytest.mark.slow
 def test_training_gives_a_table_and_json(tmp_path):
     file = tmp_path / "training.json"
     text = run("training.py", "--quick", "--norms", "pn", "--threads", 1, "--json", file)

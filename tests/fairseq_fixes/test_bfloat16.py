@@ -44,6 +44,7 @@ def test_what_cannot_be_gets_a_sentence(flags, sentence, toy_data, tmp_path):
 
 
 @pytest.mark.skipif(int(torch.__version__.split(".")[0]) < 2, reason="this torch has no float16 on a CPU")
+@pytest.mark.slow
 def test_float16_on_a_cpu_as_the_sentence_says(toy_data, tmp_path):
     train(toy_data, tmp_path / "half", "--fp16", "--fp16-no-flatten-grads", "--max-update", 3)
     assert has_precision(tmp_path / "half", torch.float16)

@@ -27,6 +27,7 @@ def test_patience_is_remembered(start, toy_data, tmp_path):
     assert waited(tmp_path) == 4 and "begin training epoch 6" not in output
 
 
+@pytest.mark.slow
 def test_trainings_of_one_process_do_not_share_their_best(toy_data, tmp_path):
     """hydra's multirun, whose second training has the higher loss: it is the best of its own."""
     command = [*program("fairseq-hydra-train"), "-m", "--config-dir", ROOT / "configs", "--config-name", "demo_ln"]

@@ -20,7 +20,8 @@ def sentences(updates):
     [
         pytest.param([(2, 1, 7), (1, 1, 1000)], marks=pytest.mark.slow),
         pytest.param([(1, 1, 7), (2, 1, 1000)], marks=pytest.mark.slow),
-        [(2, 1, 5), (3, 1, 8), (1, 4, 11), (1, 1, 1000)],  # an epoch with four kinds of updates
+        # an epoch with four kinds of updates
+        pytest.param([(2, 1, 5), (3, 1, 8), (1, 4, 11), (1, 1, 1000)], marks=pytest.mark.slow),
         [(1, 1, 7), (1, 2, 1000)],  # 7 batches are no whole number of updates
     ],
     ids=str,

@@ -22,6 +22,7 @@ def test_processes_agree_without_the_state_of_the_optimizer(norm, toy_data, tmp_
         assert torch.equal(whole["model"][name], slim["model"][name]), name
 
 
+@pytest.mark.slow
 def test_each_process_goes_on_with_its_own(toy_data, tmp_path):
     """Stopped within an epoch and gone on, two processes end as if nothing had been; on three they have the mean."""
     flags = ["--encoder-norm", "pn", "--disable-validation", "--max-tokens", 100]

@@ -503,6 +503,7 @@ def test_nohup_is_respected(toy_data, tmp_path):
     assert code == 0 and "train: finished" in output, output[-3000:]
 
 
+@pytest.mark.slow
 def test_checkpoints_by_the_clock_change_nothing(toy_data, tmp_path):
     """With a wait of no time there is one after each update; two processes, each with statistics of its own."""
     flags = ["--", *TINY, "--max-update", 40, "--disable-validation"]
@@ -546,6 +547,7 @@ def test_bfloat16_on_a_cpu(toy_data, tmp_path):
     assert json.loads((tmp_path / "experiment.json").read_text())["precision"] == "bf16"
 
 
+@pytest.mark.slow
 def test_torchs_own_data_parallelism_trains_the_same(toy_data, tmp_path):
     """--ddp-backend pytorch_ddp, whose processes keep their statistics to themselves, too."""
     states = []
