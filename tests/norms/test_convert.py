@@ -117,10 +117,7 @@ def test_bert_of_hugging_face():
     for filler in (0, 9):
         tokens[1, 4:] = filler
         bert(input_ids=tokens, attention_mask=mask).last_hidden_state.sum().backward()
-    first, second = changed.values().__iter__(), None
-    norm = next(first)
-    assert norm.num_updates == 2
-    before = norm.running_psi2.clone()
+    assert all(norm.num_updates == 2 for norm in changed.values())
     bert.eval()
     outputs = []
     for filler in (0, 9):
@@ -128,10 +125,10 @@ def test_bert_of_hugging_face():
         with torch.no_grad():
             outputs.append(bert(tokens, mask).last_hidden_state)
     assert torch.equal(outputs[0][mask.bool()], outputs[1][mask.bool()])
-    assert outputs[0][~mask.bool()].eq(norm.bias[0]).sum() >= 0 and torch.equal(norm.running_psi2, before)
-    assert second is None
+    assert not outputs[0][~mask.bool()].any()  # the mask reached the norms
     undo()
-    bert(tokens, mask)
+    with torch.no_grad():
+        assert bert(tokens, mask).last_hidden_state[~mask.bool()].abs().max() > 0
 
 
 # ---------------------------------------------------------------- padding
