@@ -165,7 +165,7 @@ class BatchStatisticsNorm(Norm):
 
     # Names of this class's own buffers in the checkpoints of the authors' release -> ours.
     _released_names: Dict[str, str] = {}
-    # The running statistics and what they are at the start: a width of 0 stands for the norm's own.
+    # The running statistics, and the number that each is filled with at the start.
     _statistics: Dict[str, float] = {}
     # Those that the backward moves.
     _backward_statistics: Tuple[str, ...] = ()
@@ -231,7 +231,7 @@ class BatchStatisticsNorm(Norm):
         if not torch.is_grad_enabled():
             evaluate = ops.operators(kernel)["evaluate"]
             return evaluate(x.contiguous(), padding, *rows, self.weight, self.bias, centre, power)
-        return ops.Evaluate.eager(x.contiguous(), self.weight, self.bias, padding, kernel, *rows, centre, power)
+        return ops.Evaluate.call(x.contiguous(), self.weight, self.bias, padding, kernel, *rows, centre, power)
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         """A training forward on ``x``."""

@@ -53,7 +53,7 @@ class BatchNorm(BatchStatisticsNorm):
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         state = call.state
-        return ops.BatchNorm.eager(
+        return ops.BatchNorm.call(
             x, self.weight, self.bias, call.padding,
             state["running_mean"], state["running_var"], state["num_updates"],
             self._implementation(x, state["running_var"]), pool, call.moves, self.scale_groups, self._eps,

@@ -35,7 +35,7 @@ class FoldedNorm(nn.Module):
         kernel = ops.implementation(self.kernel, x, None, None)
         if kernel == "plain" or ops.compiling() or torch.jit.is_tracing():
             return functional.evaluate(x, None, self.scale_groups, self.eps, None, None, None, None)
-        return ops.Evaluate.eager(x.contiguous(), None, None, None, kernel, self.scale_groups, self.eps, None, None)
+        return ops.Evaluate.call(x.contiguous(), None, None, None, kernel, self.scale_groups, self.eps, None, None)
 
     def train(self, mode: bool = True) -> "FoldedNorm":
         """Refuses to train: the statistics are weights of other layers now."""

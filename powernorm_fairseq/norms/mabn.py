@@ -69,7 +69,7 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         state = call.state
-        return ops.WindowNorm.eager(
+        return ops.WindowNorm.call(
             x, self.weight, self.bias, call.padding,
             state["running_chi2"], state["psi2_window"], state["num_updates"], self.grad_window, call.loss_scale,
             self._implementation(x, state["running_chi2"]), pool, call.moves, call.counts,

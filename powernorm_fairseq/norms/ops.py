@@ -196,7 +196,7 @@ class _Norm(Function):
     """What the functions below share: the first three inputs are x, gamma and beta."""
 
     @classmethod
-    def eager(cls, *args: Any) -> Tensor:
+    def call(cls, *args: Any) -> Tensor:
         """``apply`` without torch's look at each argument, which takes a while and serves torch.func's transforms."""
         if compiling() or not COMPILES or torch._C._are_functorch_transforms_active():
             return cls.apply(*args)

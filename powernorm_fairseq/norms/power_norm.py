@@ -42,7 +42,7 @@ class PowerNormV(BatchStatisticsNorm):
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         psi2 = call.state["running_psi2"]
-        return ops.BatchNorm.eager(
+        return ops.BatchNorm.call(
             x, self.weight, self.bias, call.padding, None, psi2, call.state["num_updates"],
             self._implementation(x, psi2), pool, call.moves, self.scale_groups, self._eps,
             1 - self.alpha_fwd, False, 0, -1,
@@ -118,7 +118,7 @@ class PowerNorm(PowerNormV):
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         psi2 = call.state["running_psi2"]
         kernel = "plain" if self.recipe == "release" else self._implementation(x, psi2)
-        return ops.PowerNorm.eager(
+        return ops.PowerNorm.call(
             x, self.weight, self.bias, call.padding, psi2, call.state["num_updates"], self.nu, call.loss_scale,
             kernel, pool, call.moves, call.counts, self.scale_groups, self._eps,
             self.alpha_fwd, self.alpha_bwd, self._warmup(call, kernel, pool), self.recipe,

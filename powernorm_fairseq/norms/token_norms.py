@@ -33,7 +33,7 @@ class LayerNorm(Norm):
         kernel = self._implementation(x)
         if kernel == "plain" or ops.compiling() or jit.is_tracing():
             return functional.token_norm(x, call.padding, *rows, weight, bias, self._centred)
-        return ops.TokenNorm.eager(x.contiguous(), weight, bias, call.padding, kernel, *rows, self._centred)
+        return ops.TokenNorm.call(x.contiguous(), weight, bias, call.padding, kernel, *rows, self._centred)
 
 
 class RMSNorm(LayerNorm):
