@@ -6,7 +6,7 @@ usage() {
     cat <<'USAGE'
 usage: scripts/train.sh --preset PRESET --norm NORM --data BIN --save-dir DIR [options] [-- fairseq-train flags]
 
-Trains with the recipe of configs/PRESET_NORM.yaml, or goes on with a training that was stopped: the same command, as
+Trains with the recipe of configs/PRESET.yaml, or goes on with a training that was stopped: the same command, as
 often as needed. It runs on all GPUs it sees, on a CPU where there is none, and as a part of a larger training under
 srun, torchrun, or with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set. An update has the recipe's number of tokens
 on any number of processes, or a sentence says how many: gradients are accumulated, or batches divided.
