@@ -10,9 +10,7 @@ from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import batches
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"  # in a checkout a link to its configs/
-TRANSLATION = ("iwslt14", "wmt14", "multi30k", "demo")
-LANGUAGE_MODELS = ("ptb", "wikitext103", "lm_tiny")
-PRESETS = TRANSLATION + LANGUAGE_MODELS
+PRESETS = tuple(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 # How many processes a recipe's tokens are for, where that is not one.
 PROCESSES = {"wmt14": 128}
 # The flag that chooses an implementation, by the part of the configuration that holds its settings.
@@ -35,16 +33,14 @@ def compose(preset: str, norm: str) -> Dict[str, Any]:
     """The configuration of an experiment, put together as hydra does it: a dictionary."""
     from omegaconf import OmegaConf  # here, so that submit.py runs with any Python
 
-    main = OmegaConf.load(str(CONFIGS / "{}_{}.yaml".format(preset, norm)))
-    parts = OmegaConf.to_container(main).pop("defaults")
-    whole = OmegaConf.create({})
-    for part in parts:
-        if part == "_self_":
-            own = OmegaConf.create({key: value for key, value in main.items() if key != "defaults"})
-        else:
-            name = part if isinstance(part, str) else "/".join(next(iter(part.items())))
-            own = OmegaConf.load(str(CONFIGS / (name + ".yaml")))
-        whole = OmegaConf.merge(whole, own)
+    main = OmegaConf.load(str(CONFIGS / (preset + ".yaml")))
+    defaults = OmegaConf.to_container(main).pop("defaults")
+    whole = OmegaConf.create({key: value for key, value in main.items() if key != "defaults"})
+    for part in defaults[1:]:  # the first is the file itself
+        name = part if isinstance(part, str) else "norm/" + norm
+        whole = OmegaConf.merge(whole, OmegaConf.load(str(CONFIGS / (name + ".yaml"))))
+    if "norm" in whole.model:  # a language model, whose one norm needs no file
+        whole.model.norm = norm
     return OmegaConf.to_container(whole)
 
 

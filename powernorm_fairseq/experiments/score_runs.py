@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Sequence
 
 from powernorm_fairseq.console import Arguments, UserError, run_main, say
-from powernorm_fairseq.experiments import average, evaluate, evaluate_lm, recipes, train
+from powernorm_fairseq.experiments import average, checks, evaluate, evaluate_lm, recipes, train
 from powernorm_fairseq.files import read_json
 
 AVERAGED = "averaged.pt"
@@ -36,7 +36,7 @@ def averaged(folder: Path, experiment: Dict[str, Any]) -> Path:
 def score(folder: Path, experiment: Dict[str, Any], data: str, flags: Sequence[str]) -> None:
     """Scores the test set, unless that was done."""
     words = ["--data", data, "--out", str(folder / train.SCORES), "--overwrite"]
-    if experiment["preset"] in recipes.LANGUAGE_MODELS:
+    if checks.is_language_model(recipes.recipe(experiment["preset"], experiment["norm"], 1)):
         program, words = evaluate_lm.main, [*words, "--checkpoint", str(folder / "checkpoint_best.pt")]
     else:
         checkpoint = averaged(folder, experiment)

@@ -91,11 +91,11 @@ def test_flags_say_what_the_configuration_says(preset, norm):
     flags = recipes.recipe(preset, norm, recipes.usual_processes(preset))
     argv = ["data", "--user-dir", str(ROOT / "powernorm_fairseq"), *recipes.to_words(flags)]
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), argv))
-    name = f"{preset}_{norm}"
-    hydra_init(name)
+    hydra_init(preset)
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(ROOT / "configs")):
-        wanted = compose(name)
+        override = "model.norm" if cfg.task._name == "language_modeling" else "norm"
+        wanted = compose(preset, overrides=[f"{override}={norm}"])
     wanted.task.data = "data"
     compared = 0
     for group in ("task", "model", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "checkpoint"):

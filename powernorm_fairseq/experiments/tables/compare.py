@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
+from powernorm_fairseq import files
 from powernorm_fairseq.experiments.tables.run import HYPOTHESES, REFERENCES, RESULT
 from powernorm_fairseq.files import read_json
 
