@@ -105,7 +105,7 @@ def all_flags(args: argparse.Namespace, place: Place) -> recipes.Flags:
 def warnings(args: argparse.Namespace, place: Place, flags: recipes.Flags) -> List[str]:
     """What of the recipe cannot be kept on so many processes."""
     usual = recipes.usual_processes(args.preset)
-    tokens = int(recipes.recipe(args.preset, args.norm, usual)["--max-tokens"][0])
+    tokens = int(recipes.recipe(args.preset, args.norm)["--max-tokens"][0])
     return batches.warnings(flags, tokens, usual, place.world, args.extra)
 
 

@@ -14,7 +14,8 @@ from typing import Any, Dict, List, Optional, Sequence
 from powernorm_fairseq import files
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, recipes, train
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS, Row
+from powernorm_fairseq.experiments.corpora import recipe_of
+from powernorm_fairseq.experiments.tables.catalogue import Row
 from powernorm_fairseq.experiments.tables.log import Log, number, total_updates
 from powernorm_fairseq.files import read_json
 
@@ -38,7 +39,7 @@ class Run:
         self, folder: Path, dataset: str, row: Row, seed: int, data: Optional[Path], user_flags: Sequence[str] = ()
     ) -> None:
         self.dataset = dataset
-        self.preset = DATASETS[dataset].recipe
+        self.preset = recipe_of(dataset)
         self.row = row
         self.seed = seed
         self.data = data
@@ -51,7 +52,7 @@ class Run:
     @cached_property
     def flags(self) -> recipes.Flags:
         """What fairseq-train is told, but for what depends on the machine."""
-        recipe = recipes.recipe(self.preset, self.row.norm, recipes.usual_processes(self.preset))
+        recipe = recipes.recipe(self.preset, self.row.norm)
         return recipes.merge(self.preset, self.row.norm, recipe, self.extra)
 
     def train_words(self) -> List[str]:

@@ -291,7 +291,7 @@ def test_data_is_made_first(stand_ins, tmp_path, capfd, monkeypatch):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (["--norms", "ln,layer"], "--norms layer is not known; choose from ln, bn"),
+        (["--norms", "ln,layer"], "--norms layer is not known; choose from bn, brn"),
         (["--seeds", "1,x"], "--seeds 1,x are no numbers"),
         (["--data", "/nowhere"], "--data /nowhere is no folder"),
         (["--jobs", "0"], "--jobs 0 is too few"),
