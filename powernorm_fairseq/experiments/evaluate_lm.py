@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Flags after -- go to fairseq-eval-lm as they are.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--data", required=True, type=Path, metavar="BIN", help="output folder of data_prep/lm.sh")
+    parser.add_argument("--data", required=True, type=Path, metavar="BIN", help="output folder of data_prep lm")
     parser.add_argument("--checkpoint", required=True, type=Path, metavar="FILE", help="what to evaluate")
     parser.add_argument("--out", type=Path, metavar="DIR", help="for result.json; by default beside the checkpoint")
     parser.add_argument("--subset", default="test", help="which part of the data")
@@ -186,7 +186,7 @@ def run(args: argparse.Namespace) -> Dict[str, Any]:
     files = [args.data / name for name in ("dict.txt", args.subset + ".idx", args.subset + ".bin")]
     for file in files:
         if not file.is_file():
-            raise scoring.ScoringError("{} is missing; data_prep/lm.sh makes it".format(file))
+            raise scoring.ScoringError("{} is missing; data_prep lm makes it".format(file))
     settings, longest = saved_settings(args.checkpoint)
     if args.tokens_per_sample is None:
         args.tokens_per_sample = settings["tokens_per_sample"]

@@ -24,7 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Flags after -- are those of evaluate_lm.py.",
     )
     parser.add_argument("--dir", required=True, type=Path, help="folder with a folder for each training")
-    parser.add_argument("--data", required=True, metavar="BIN", help="output folder of data_prep/lm.sh")
+    parser.add_argument("--data", required=True, metavar="BIN", help="output folder of data_prep lm")
     return parser
 
 

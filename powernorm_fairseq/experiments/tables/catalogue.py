@@ -36,7 +36,7 @@ class Dataset:
 
     name: str
     title: str
-    preparation: Optional[Tuple[str, ...]]  # a script of data_prep/ and its options; empty: the demo's grammar; or None
+    preparation: Optional[Tuple[str, ...]]  # arguments of data_prep; None: the user has it
     published: bool  # whether the paper has numbers for it
     machines: str  # what one training is meant for: "one" GPU (or CPU), or "many"
     scorer: str = "powernorm_fairseq.experiments.score_runs"  # called with --dir RUN --data BIN
@@ -58,12 +58,12 @@ LM_SCORER = "powernorm_fairseq.experiments.score_lm_runs"
 DATASETS = {
     dataset.name: dataset
     for dataset in (
-        Dataset("iwslt14", "IWSLT14 De-En", ("iwslt14.sh",), True, "one"),
-        Dataset("wmt14", "WMT14 En-De", ("wmt14.sh",), True, "many"),
-        Dataset("multi30k", "Multi30k De-En (test2016)", ("multi30k.sh", "--bpe-tokens", "4000"), False, "one"),
-        Dataset("demo", "the demo's made-up corpus", (), False, "one"),
-        Dataset("ptb", "Penn Treebank", ("lm.sh", "ptb"), True, "one", LM_SCORER),
-        Dataset("wikitext103", "WikiText-103", ("lm.sh", "wikitext103"), True, "one", LM_SCORER),
+        Dataset("iwslt14", "IWSLT14 De-En", ("iwslt14",), True, "one"),
+        Dataset("wmt14", "WMT14 En-De", ("wmt14",), True, "many"),
+        Dataset("multi30k", "Multi30k De-En (test2016)", ("multi30k", "--bpe-tokens", "4000"), False, "one"),
+        Dataset("demo", "the demo's made-up corpus", ("demo",), False, "one"),
+        Dataset("ptb", "Penn Treebank", ("lm", "ptb"), True, "one", LM_SCORER),
+        Dataset("wikitext103", "WikiText-103", ("lm", "wikitext103"), True, "one", LM_SCORER),
         Dataset("text", "the user's text", None, False, "one", LM_SCORER, "lm_tiny", "ptb"),
     )
 }

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from powernorm_fairseq.experiments import checks, train
-from powernorm_fairseq.experiments.tables import data as data_module
 from powernorm_fairseq.experiments.tables import local, reproduce
 from powernorm_fairseq.experiments.tables.catalogue import DATASETS, plain
 from powernorm_fairseq.experiments.tables.run import Run
@@ -273,26 +272,24 @@ def test_without_data_the_preparation_is_what_would_be_done_first(tmp_path, caps
     monkeypatch.chdir(tmp_path)
     assert reproduce.main(["table1", "--dataset", "multi30k", "--from", "archives", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert f"data_prep/multi30k.sh --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in out
+    assert f"-m data_prep multi30k --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in out
     assert "disk unknown until the data is there" in out
 
 
 def test_data_is_made_by_its_own_script_first(stand_ins, tmp_path, capfd, monkeypatch):
-    root = tmp_path / "checkout" / "data_prep"
-    root.mkdir()
     (tmp_path / "archives").mkdir()
-    script = root / "multi30k.sh"
-    script.write_text('#!/usr/bin/env bash\necho "called: $*"\n[[ "$*" == *archives ]] && cp -r "$PREPARED" "$4/bin"\n')
-    script.chmod(0o755)
+    (tmp_path / "data_prep.py").write_text(
+        "import os, shutil, sys\nprint('called:', *sys.argv[1:])\nassert sys.argv[-1] == 'archives'\n"
+        "shutil.copytree(os.environ['PREPARED'], os.path.join(sys.argv[5], 'bin'))\n"
+    )
     monkeypatch.setenv("PREPARED", str(write_data(tmp_path / "prepared")))
-    monkeypatch.setattr(data_module, "ROOT", tmp_path / "checkout")
     monkeypatch.chdir(tmp_path)
     words = ["table1", "--dataset", "multi30k", "--norms", "ln", "--no-training"]
     assert reproduce.main(words) == 1
-    assert "multi30k.sh failed, as shown above; --data BIN takes data made by other means" in capfd.readouterr().err
+    assert "data_prep failed, as shown above; --data BIN takes data made by other means" in capfd.readouterr().err
     assert reproduce.main([*words, "--from", "archives"]) == 1  # nothing is trained yet
     said = capfd.readouterr().err
-    assert f"called: --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in said
+    assert f"called: multi30k --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in said
     assert f"{tmp_path}/runs/multi30k has no result of this table" in said
 
 
