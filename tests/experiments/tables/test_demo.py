@@ -37,10 +37,11 @@ def test_stop_resume_finish_repeat(tmp_path):
     assert "1/5 corpus: done before" in said and "training ended" in said
     for norm in ("ln", "pn"):
         assert f"| {norm} | " in table
-        assert len((tmp_path / norm / "test" / "hyp.txt").read_text().splitlines()) == 500
+        assert len((tmp_path / norm / "test" / "hyp.txt").read_text().splitlines()) == 400
     logs = [(tmp_path / norm / "train.log").read_text() for norm in ("ln", "pn")]
     assert any("Loaded checkpoint" in log for log in logs)  # whichever had saved one went on from there
     assert table.startswith("\n" + (tmp_path / "results.md").read_text())
+    assert "Where to go next" in table
 
     third = start(tmp_path)
     repeated, said = third.communicate(timeout=120)
