@@ -1,6 +1,5 @@
 """The demo at a small size: stopped, taken up again, finished, and finished at once when repeated."""
 
-import os
 import signal
 import subprocess
 import sys
