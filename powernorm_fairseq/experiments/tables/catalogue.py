@@ -196,8 +196,8 @@ def settings(norms: Sequence[str], recipe: Flags) -> List[Row]:
                 (f"warmup{updates}", "--norm-warmup-updates", str(updates)) for updates in (0, warmup // 4, 2 * warmup)
             ]
         rows.append(plain(norm))
-        for variant, flag, value in changes:
-            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {value}", variant, (flag, value)))
+        for variant, flag, setting in changes:
+            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {setting}", variant, (flag, setting)))
     return rows
 
 

@@ -189,7 +189,7 @@ def table(rows: Sequence[Tuple[str, ...]]) -> str:
 
 def report(args: argparse.Namespace, results: Dict[str, Dict[str, Any]]) -> str:
     """The table of results and where everything lies."""
-    rows = [("encoder norm", "BLEU", "sacreBLEU", "valid loss")]
+    rows: List[Tuple[str, ...]] = [("encoder norm", "BLEU", "sacreBLEU", "valid loss")]
     for norm, result in results.items():
         scores = [f"{result['scores'][metric]['score']:.2f}" for metric in ("tokenized", "sacrebleu")]
         rows.append((norm, *scores, str(valid_loss(args.dir / norm))))
