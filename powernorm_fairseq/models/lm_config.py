@@ -40,14 +40,27 @@ def _without(names: FrozenSet[str]) -> Type[FairseqDataclass]:
 
 
 @dataclass
-class PowerNormLMConfig(NormSettings, _without(_CHARACTERS)):
+class _Precision:
+    """Settings of all language models that change how exactly they compute."""
+
+    autocast_bfloat16: bool = field(
+        default=False,
+        metadata={
+            "help": "multiply matrices in bfloat16 while training, and keep all else in float32; faster on processors "
+            "with avx512_bf16 or amx_bf16"
+        },
+    )
+
+
+@dataclass
+class PowerNormLMConfig(_Precision, NormSettings, _without(_CHARACTERS)):
     """Settings of `powernorm_transformer_lm`."""
 
     norm: ChoiceEnum(norm_names()) = field(default="pn", metadata={"help": "norm of all layers and at the end"})
 
 
 @dataclass
-class TensorizedLMConfig(NormSettings, _without(_NOT_TENSORIZED)):
+class TensorizedLMConfig(_Precision, NormSettings, _without(_NOT_TENSORIZED)):
     """Settings of `tensorized_lm`."""
 
     norm: ChoiceEnum(norm_names()) = field(default="pn", metadata={"help": "norm of all layers and at the end"})
@@ -74,6 +87,7 @@ def nested_lm_config(cfg: Any, schema: Type[FairseqDataclass]) -> TransformerCon
     _check_adaptive(flat)
     nested = TransformerConfig.from_namespace(flat)
     nested.norm_options = norm_options(flat, cfg)
+    nested.autocast_bfloat16 = flat.autocast_bfloat16
     return nested
 
 

@@ -1,0 +1,195 @@
+"""What figures are made of: the folders and files of runs, read into plain rows."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from powernorm_fairseq.console import UserError
+from powernorm_fairseq.diagnostics import storage
+
+NAMES = {
+    "ln": "LN",
+    "rms": "RMS",
+    "gn": "GN",
+    "bn": "BN",
+    "brn": "BRN",
+    "mabn": "MABN",
+    "pnv": "PN-V",
+    "pn": "PN",
+}
+CLASSES = {"BatchNorm": "BN", "BatchRenorm": "BRN", "MovingAverageBatchNorm": "MABN", "PowerNormV": "PN-V"}
+CLASSES.update({"PowerNorm": "PN", "BatchNorm1d": "BN", "BatchNorm2d": "BN"})
+CENTRED = ("BatchNorm", "BatchRenorm", "BatchNorm1d", "BatchNorm2d")  # the others divide by psi
+LOG, CHECKPOINTS = "train.log", "checkpoints"
+
+
+class Source(NamedTuple):
+    """A run as it was named on the command line: a label, or none, and a path."""
+
+    label: Optional[str]
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return self.path.parent.name if self.path.name == CHECKPOINTS else self.path.name
+
+    def training(self) -> "Source":
+        """Of a run of reproduce.py, the folder of the training in it; anything else as it is."""
+        inside = self.path / CHECKPOINTS
+        return Source(self.label, inside) if (inside / "experiment.json").exists() else self
+
+
+def parse_source(text: str) -> Source:
+    """``LABEL=PATH`` or ``PATH``."""
+    label, sign, path = text.partition("=")
+    source = Source(label, Path(path)) if sign else Source(None, Path(text))
+    if not source.path.exists():
+        raise UserError("--runs {}: there is no {}".format(text, source.path))
+    return source
+
+
+def labelled(sources: Sequence[Source], found: Sequence[str]) -> List[str]:
+    """Labels of runs: those given, else those found; equal ones get the name of the folder as well."""
+    labels = [source.label or label for source, label in zip(sources, found)]
+    return [
+        "{} ({})".format(label, source.name) if labels.count(label) > 1 else label
+        for label, source in zip(labels, sources)
+    ]
+
+
+def experiment_norm(folder: Path) -> Optional[str]:
+    """The norm of a folder that train.sh has made."""
+    file = folder / "experiment.json"
+    if not file.exists():
+        return None
+    norm = json.loads(file.read_text(encoding="utf-8")).get("norm")
+    return NAMES.get(norm, norm)
+
+
+class StatsRun(NamedTuple):
+    """Records of a run and its label."""
+
+    label: str
+    run: storage.Run
+
+
+def read_stats(sources: Sequence[Source]) -> List[StatsRun]:
+    """The norm statistics of every run."""
+    runs = []
+    for source in sources:
+        try:
+            runs.append(storage.read(source.path))
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    found = [
+        run.header.get("label") or experiment_norm(source.path) or CLASSES.get(run.layers[0].kind, source.path.name)
+        for run, source in zip(runs, sources)
+    ]
+    return [StatsRun(label, run) for label, run in zip(labelled(sources, found), runs)]
+
+
+def choose_layers(run: storage.Run, wanted: str) -> List[int]:
+    """Positions of the layers that ``--layer`` asks for: ``first``, ``all``, a number from 0, or a name."""
+    names = [layer.name for layer in run.layers]
+    if wanted == "all":
+        return list(range(len(names)))
+    if wanted == "first":
+        return [0]
+    if wanted.isdigit() and int(wanted) < len(names):
+        return [int(wanted)]
+    if wanted in names:
+        return [names.index(wanted)]
+    raise UserError(
+        "--layer {} is not known; give first, all, a number below {} or one of {}".format(
+            wanted, len(names), ", ".join(names)
+        )
+    )
+
+
+def short_name(layer: str) -> str:
+    """``encoder.layers.0.self_attn_layer_norm`` as ``enc 1 attention``."""
+    found = re.fullmatch(r"(enc|dec)oder\.(?:layers\.(\d+)\.)?(\w+)", layer)
+    if not found:
+        return layer
+    side, number, norm = found.groups()
+    if number is None:
+        return "{} end".format(side)
+    part = {"self_attn_layer_norm": "attention", "encoder_attn_layer_norm": "cross", "final_layer_norm": "ffn"}
+    return "{} {} {}".format(side, int(number) + 1, part.get(norm, norm))
+
+
+def log_lines(folder: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """Tag (``train_inner``, ``valid``) and content of each JSON line of a training's log."""
+    file = folder / LOG if folder.is_dir() else folder
+    if not file.exists():
+        raise UserError("{} is missing; was {} made by train.sh?".format(file, folder))
+    with open(str(file), encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            found = re.search(r"\| INFO \| (\w+) \| (\{.*\})\s*$", line)
+            if found:
+                try:
+                    yield found.group(1), json.loads(found.group(2))
+                except ValueError:
+                    continue  # torn by a kill
+
+
+def curve(folder: Path, tag: str, updates: str, value: str) -> List[Tuple[int, float]]:
+    """Pairs of update and value from a log; where a training went on from an earlier update, the newer ones."""
+    points: List[Tuple[int, float]] = []
+    for found, content in log_lines(folder):
+        if found == tag and updates in content and value in content:
+            update = int(float(content[updates]))
+            while points and points[-1][0] >= update:
+                points.pop()
+            points.append((update, float(content[value])))
+    return points
+
+
+def scores(sources: Sequence[Source]) -> List[Dict[str, Any]]:
+    """Norm, tokens in a mini-batch, BLEU and seed of many runs.
+
+    A source is a CSV file with the columns ``norm``, ``tokens`` and ``bleu`` (and ``seed``), a ``result.json``, or a
+    folder that is searched for those. A ``result.json`` without a norm, tokens or score is passed over.
+    """
+    rows: List[Dict[str, Any]] = []
+    for source in sources:
+        if source.path.suffix == ".csv":
+            rows += _csv_scores(source.path)
+        else:
+            files = sorted(source.path.rglob("result.json")) if source.path.is_dir() else [source.path]
+            rows += [row for row in map(_json_score, files) if row is not None]
+    if not rows:
+        raise UserError(
+            "{}: neither a CSV with norm, tokens and bleu nor a result.json with a score was found".format(
+                ", ".join(str(source.path) for source in sources)
+            )
+        )
+    return rows
+
+
+def _csv_scores(file: Path) -> List[Dict[str, Any]]:
+    with open(str(file), newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    try:
+        return [_score(row["norm"], row["tokens"], row["bleu"], row.get("seed") or 1) for row in rows]
+    except (KeyError, ValueError) as error:
+        raise UserError("{}: each row needs a norm, tokens and bleu ({})".format(file, error)) from None
+
+
+def _json_score(file: Path) -> Optional[Dict[str, Any]]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        tokens = content.get("tokens") or content["configuration"]["--max-tokens"][0]
+        found = content["scores"]
+        bleu = found.get("tokenized") or found["sacrebleu"]
+        bleu = bleu["score"] if isinstance(bleu, dict) else bleu
+        return _score(content["norm"], tokens, bleu, content.get("seed", 1))
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _score(norm: str, tokens: Any, bleu: Any, seed: Any) -> Dict[str, Any]:
+    return {"norm": NAMES.get(norm, norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}
