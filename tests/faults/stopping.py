@@ -1,7 +1,7 @@
 """Runs fairseq-train again and again, each time in a fork of this process that ends as an interpreter does.
 
-A line of standard input is a request, ``{"arguments": [...], "log": FILE, "stop": FILE}``; the answer is a line with the
-exit status of the training. The fork saves the loading of the modules, ten times as long as what is tested;
+A line of standard input is a request, ``{"arguments": [...], "log": FILE, "stop": FILE}``; the answer is a line with
+the exit status of the training. The fork saves the loading of the modules, ten times as long as what is tested;
 ``multiprocessing`` would leave out the interpreter's end, which is what is tested.
 """
 

@@ -1,4 +1,4 @@
-"""Trainings that are asked to stop, again and again, save and end well each time, and end as if nothing had happened."""
+"""Trainings that are asked to stop, again and again, end well each time and in the end as if nothing had happened."""
 
 import json
 import os
