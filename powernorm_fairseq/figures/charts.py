@@ -2,7 +2,7 @@
 
 import io
 from html import escape
-from typing import Any, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -13,8 +13,15 @@ from powernorm_fairseq.figures.draw import COLOURS, DASHES
 
 WIDTH, HEIGHT = 4.6, 3.3  # inches; the page scales it
 FONT = 9
-SETTINGS = {"svg.fonttype": "none", "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Noto Sans"],
-            "font.size": FONT, "axes.labelsize": FONT, "legend.fontsize": FONT, "axes.edgecolor": "#999"}  # fmt: skip
+SETTINGS: Dict[str, Any] = {
+    "svg.fonttype": "none",  # text stays text
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Noto Sans"],
+    "font.size": FONT,
+    "axes.labelsize": FONT,
+    "legend.fontsize": FONT,
+    "axes.edgecolor": "#999999",
+}
 
 
 class Line(NamedTuple):
@@ -43,7 +50,8 @@ def lines_chart(title: str, lines: Sequence[Line], x: str, y: str, log_x: bool =
             number = names.index(line.name)
             shown = line.name if line.name not in [other.name for other in lines[:index]] else None
             dash = DASHES[number // len(COLOURS) % len(DASHES)]
-            style = {"color": COLOURS[number % len(COLOURS)], "linestyle": dash, "marker": "o" if log_x else ""}
+            style: Dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "linestyle": dash}
+            style["marker"] = "o" if log_x else ""
             (drawn,) = axis.plot(*zip(*line.points), label=shown, linewidth=1.2, markersize=4, **style)
             drawn.set_gid(f"curve-{index}")
         if log_x:
