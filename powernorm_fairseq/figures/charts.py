@@ -7,7 +7,7 @@ from typing import Any, Dict, NamedTuple, Sequence, Tuple
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from powernorm_fairseq.figures.draw import COLOURS, DASHES
 
@@ -60,7 +60,8 @@ def lines_chart(title: str, lines: Sequence[Line], x: str, y: str, log_x: bool =
             axis.xaxis.set_minor_locator(NullLocator())
         if log_y:
             axis.set_yscale("log")
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            low, high = axis.get_ylim()  # where few round numbers of the logarithm fit, others do
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 5 * low else MaxNLocator(6))
             axis.yaxis.set_minor_locator(NullLocator())
         axis.xaxis.set_major_formatter(FuncFormatter(_number))
         axis.yaxis.set_major_formatter(FuncFormatter(_number))

@@ -34,6 +34,12 @@ def test_ticks_stand_at_the_points_of_a_logarithmic_axis():
     assert {"512", "1,024", "4,096"} <= set(texts(charts.lines_chart("t", [line], "x", "y", log_x=True)))
 
 
+@pytest.mark.parametrize("high", [160.0, 900.0])
+def test_a_logarithmic_axis_has_ticks_whatever_its_range(high):
+    svg = charts.lines_chart("t", [charts.Line("a", ((0.5, 140.0), (0.6, high)))], "x", "y", log_y=True)
+    assert len([text for text in texts(svg) if text.isdigit() and 100 <= int(text) <= 1000]) >= 2
+
+
 def test_dots_are_as_many_as_values_and_a_name_may_have_none():
     svg = charts.dots_chart("t", [("a", [2.0, 2.0]), ("b", []), ("c", [3.0])], "x")
     assert {"a", "b", "c"} <= set(texts(svg))

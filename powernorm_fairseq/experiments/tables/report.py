@@ -173,7 +173,7 @@ def _figures(result: TableResult) -> List[Tuple[str, str]]:
         what, axis = ("Perplexity on validation data", "perplexity") if choose else (f"{unit} of the test set", unit)
         values = [row.valid("ppl") if choose else row.scores(result.metric) for row in result.rows]
         names = [row.row.label.replace(", alpha", "") for row in result.rows]
-        caption = f"{what}: each seed, and the mean"
+        caption = f"{what[0].upper()}{what[1:]}: each seed, and the mean"
         if any(values):
             dots = [(name, list(own.values())) for name, own in zip(names, values)]
             figures.append((caption, dots_chart(caption, dots, axis)))
