@@ -70,7 +70,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Averages as the command line says; returns the exit status."""
     return run_main("average_checkpoints", run, argv, ValueError)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

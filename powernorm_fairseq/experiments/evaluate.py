@@ -210,7 +210,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Evaluates and prints the scores; returns the exit status."""
     return run_main("evaluate", run, argv, ValueError)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -147,7 +147,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Scores as the command line says; returns the exit status."""
     return run_main("score", run, argv, scoring.ScoringError)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -289,7 +289,3 @@ def make_room(args: argparse.Namespace, experiment: Dict[str, Any]) -> None:
 def main(argv: Arguments = None) -> int:
     """Trains as the command line says; returns the exit status: 75 if training was asked to stop, and did."""
     return run_main("train", lambda words: run(parse_args(words)), argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -118,7 +118,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Trains as the command line says; returns the exit status."""
     return run_main("image_stats", run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ import argparse
 import csv
 import io
 import logging
-import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
@@ -118,7 +117,3 @@ def run(args: argparse.Namespace) -> int:
 def main(argv: Arguments = None) -> int:
     """Draws as the command line says; returns the exit status."""
     return run_main("plot", lambda words: run(build_parser().parse_args(words)), argv, ValueError)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

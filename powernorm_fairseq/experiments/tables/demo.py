@@ -5,7 +5,6 @@ It is a call of ``reproduce`` in a folder of its own, so it can be stopped at an
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Sequence
@@ -61,7 +60,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Runs what is missing of the demo; returns the exit status."""
     return run_main("demo", run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

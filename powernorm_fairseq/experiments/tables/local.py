@@ -194,8 +194,6 @@ def run_all(
                     workers.remove((slot, worker))
             lines = [describe(worker.run, worker.step) for _, worker in workers]
             lines += [describe(run, "training") + " (started by another command)" for run in elsewhere]
-            for run in elsewhere:
-                run.watch_memory()
             display.show(lines)
             if waiting or workers:
                 time.sleep(POLL)

@@ -6,7 +6,6 @@ HTML page. The same command goes on with whatever was interrupted.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -213,7 +212,3 @@ def report_words(args: argparse.Namespace, bin_folder: Path) -> List[str]:
 def main(argv: Arguments = None) -> int:
     """Runs what is missing and reports; returns the exit status: 0 if the table is complete, 130 if stopped."""
     return run_main("reproduce", lambda words: run(parse_args(words)), argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

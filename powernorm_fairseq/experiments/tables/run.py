@@ -175,7 +175,7 @@ class Run:
             "seconds": log.seconds,
             "words_per_second": log.words_per_second,
             "updates_per_second": log.updates_per_second,
-            "peak_memory": status.get("peak_memory") or read_json(self.folder / "memory.json").get("peak_memory"),
+            "peak_memory": status.get("peak_memory"),
             "best_valid": log.best(),
             "curves": {kind: log.curve(kind) for kind in ("train", "valid")},
             "scores": scores.get("scores", {}),
@@ -184,22 +184,6 @@ class Run:
         }
         files.write(self.folder / RESULT, result)
         return result
-
-    def watch_memory(self) -> None:
-        """Notes the most memory of a training whose own train.sh notes none, while it can be seen (on Linux)."""
-        status = self.status
-        if status.get("state") != "running" or "peak_memory" in status:
-            return
-        try:
-            threads = Path(f"/proc/{status['pid']}/task").glob("*/children")
-            children = [child for file in threads for child in file.read_text().split()]
-            lines = [line for child in children for line in Path(f"/proc/{child}/status").read_text().splitlines()]
-        except (OSError, KeyError):
-            return
-        peak = max((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), default=0)
-        file = self.folder / "memory.json"
-        if peak > read_json(file).get("peak_memory", 0):
-            files.write(file, {"peak_memory": peak})
 
 
 def configuration(command: str) -> recipes.Flags:

@@ -2,11 +2,8 @@
 
 import itertools
 import json
-import os
 import socket
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -487,21 +484,3 @@ def test_time_left_goes_by_the_latest_pace(tmp_path):
     (run.checkpoints / "train.log").write_text(slow + epoch_end(100).replace('"2"', '"0.1"') + inner(750, 8, 2))
     line = progress.describe(run, "training")
     assert line == "ln-seed1: update 750 of 1000, loss 8, 2 min left", line
-
-
-def test_memory_of_a_training_by_an_older_train_sh_is_watched(tmp_path):
-    """This very process plays the training's parent: its children are what a training would be."""
-    run = Run(tmp_path, "demo", catalogue.plain("ln"), 1, None)
-    run.checkpoints.mkdir(parents=True)
-    status = {"state": "running", "pid": os.getpid()}
-    (run.checkpoints / "status.json").write_text(json.dumps(status))
-    program = "block = bytearray(50_000_000); print(len(block), flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        child.stdout.readline()
-        run.watch_memory()
-        assert json.loads((run.folder / "memory.json").read_text())["peak_memory"] > 50_000_000
-        (run.folder / "memory.json").unlink()
-        (run.checkpoints / "status.json").write_text(json.dumps({**status, "peak_memory": None}))
-        run.watch_memory()  # this train.sh notes it itself
-        assert not (run.folder / "memory.json").exists()
-        child.communicate(b"\n")
