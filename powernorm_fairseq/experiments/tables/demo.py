@@ -49,8 +49,8 @@ def run(argv: Sequence[str]) -> int:
     )
     words = ["table1", "--dataset", "demo", "--norms", args.norms, "--data", str(made), "--dir", str(args.dir)]
     words += ["--jobs", str(min(len(norms), os.cpu_count() or 1))]
-    flags = flags if args.gpu else [*flags, "--cpu"]
-    status = reproduce.main([*words, *(["--", *flags] if flags else [])])
+    flags = ["--log-interval", "10", "--num-workers", "0", *flags, *([] if args.gpu else ["--cpu"])]
+    status = reproduce.main([*words, "--", *flags])
     if status == 0:
         print(f"One seed, too few sentences: too small to rank norms. Finished in {time.monotonic() - start:.0f} s.")
         print(NEXT)
