@@ -13,7 +13,7 @@ from powernorm_fairseq.figures.draw import COLOURS, DASHES
 
 WIDTH, HEIGHT = 4.6, 3.3  # inches; the page scales it
 FONT = 9
-SETTINGS: Dict[str, Any] = {
+SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Noto Sans"],
