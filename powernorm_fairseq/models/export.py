@@ -21,8 +21,8 @@ import torch
 from fairseq import checkpoint_utils, utils
 from torch import Tensor, nn
 
+from powernorm_fairseq.files import aside
 from powernorm_fairseq.safe_load import has_native_allow_list
-from powernorm_fairseq.safe_save import aside
 
 
 class Programs(NamedTuple):
