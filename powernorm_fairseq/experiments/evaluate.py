@@ -47,7 +47,7 @@ def saved_languages(checkpoint: Path) -> Tuple[Optional[str], Optional[str]]:
 
 def find_languages(args: argparse.Namespace) -> Tuple[str, str]:
     """The languages: what the flags say, else the checkpoint, else the names of the data files."""
-    languages = (args.source_lang, args.target_lang)
+    languages: Tuple[Any, ...] = (args.source_lang, args.target_lang)
     if not all(languages):
         languages = tuple(flag or saved for flag, saved in zip(languages, saved_languages(args.checkpoint)))
     if not all(languages):
@@ -188,7 +188,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target-lang", metavar="LANG", help="by default the checkpoint's")
     kinds = (*scoring.BPE_KINDS, "none")
     parser.add_argument("--bpe", choices=kinds, help="subwords to join; by default what the dictionary holds")
-    many = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
+    many: Dict[str, Any] = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
     parser.add_argument("--ref", **many, help="references, prepared as the data; by default tok/ beside it")
     parser.add_argument("--raw-ref", **many, help="the same as published, for sacreBLEU; by default ref/ beside it")
     parser.add_argument("--dry-run", action="store_true", help="only print the call of fairseq-generate")

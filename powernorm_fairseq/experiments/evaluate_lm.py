@@ -172,7 +172,7 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any]) -> Dict[str, An
 def run(argv: Sequence[str]) -> int:
     """Evaluates as the command line says, or finds that it was done before, and prints the perplexity."""
     args = evaluation.parse_args(build_parser(), argv)
-    used = evaluation.data_files(args.data, ["dict.txt", args.subset + ".idx", args.subset + ".bin"], "data_prep/lm.sh")
+    used = evaluation.data_files(args.data, ["dict.txt", args.subset + ".idx", args.subset + ".bin"], "data_prep lm")
     settings, longest, leaks = saved_settings(args.checkpoint)
     if leaks and not args.leaking:
         raise scoring.ScoringError(

@@ -33,15 +33,15 @@ def compose(preset: str, norm: str) -> Dict[str, Any]:
     """The configuration of an experiment, put together as hydra does it: a dictionary."""
     from omegaconf import OmegaConf  # here, so that submit.py runs with any Python
 
-    main = OmegaConf.load(str(CONFIGS / (preset + ".yaml")))
-    defaults = OmegaConf.to_container(main).pop("defaults")
-    whole = OmegaConf.create({key: value for key, value in main.items() if key != "defaults"})
+    main: Any = OmegaConf.load(str(CONFIGS / (preset + ".yaml")))
+    defaults = list(main.pop("defaults"))
+    whole: Any = OmegaConf.create(main)
     for part in defaults[1:]:  # the first is the file itself
         name = part if isinstance(part, str) else "norm/" + norm
         whole = OmegaConf.merge(whole, OmegaConf.load(str(CONFIGS / (name + ".yaml"))))
     if "norm" in whole.model:  # a language model, whose one norm needs no file
         whole.model.norm = norm
-    return OmegaConf.to_container(whole)
+    return dict(OmegaConf.to_container(whole))
 
 
 def parts(preset: str, norm: str) -> Dict[str, Flags]:

@@ -7,7 +7,7 @@ import logging
 import pickle
 import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.figures import sources, tables
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def drawing() -> "object":
+def drawing() -> Any:
     """The module that needs matplotlib."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq, once imported, lets every library talk
     try:
@@ -66,7 +66,7 @@ def rows_of(args: argparse.Namespace, given: Sequence[Source], runs: Sequence[St
     if args.figure == "gamma-psi":
         return tables.gamma_psi(runs)
     if args.figure in OF_STATS:
-        table = {"forward-stats": tables.forward_stats, "backward-stats": tables.backward_stats, "nu": tables.nu}
+        table: Any = {"forward-stats": tables.forward_stats, "backward-stats": tables.backward_stats, "nu": tables.nu}
         return table[args.figure](runs, args.layer, tables.x_axis(runs, args.x))
     table = {
         "batch-size": tables.batch_size,

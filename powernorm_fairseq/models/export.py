@@ -12,7 +12,6 @@ of torch's own operators, for any batch and any length, and run where neither fa
 
 import argparse
 import copy
-import os
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -21,7 +20,7 @@ import torch
 from fairseq import checkpoint_utils, utils
 from torch import Tensor, nn
 
-from powernorm_fairseq.files import aside
+from powernorm_fairseq.files import written_aside
 from powernorm_fairseq.safe_load import has_native_allow_list
 
 
@@ -187,9 +186,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
         for name, program in zip(Programs._fields, programs):
             path = args.out / f"{name}.pt2"
-            with open(str(aside(path)), "wb") as file:
+            with written_aside(path) as file:
                 torch.export.save(program, file)
-            os.replace(str(aside(path)), str(path))
             print(path)
     except (OSError, RuntimeError, ValueError) as error:
         print(f"export: {error}", file=sys.stderr)

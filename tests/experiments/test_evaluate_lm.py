@@ -200,6 +200,6 @@ def test_recipes_become_flags(toy_text, tmp_path, capsys, preset, arch_flags):
 def test_missing_text_is_found_before_training(toy_data, toy_text, tmp_path, capsys):
     command = ["--preset", "ptb", "--norm", "pn", "--save-dir", str(tmp_path / "run"), "--dry-run", "--data"]
     assert train.main([*command, str(toy_data)]) == 1
-    assert "has no train text; data_prep/lm.sh prepares text" in capsys.readouterr().err
+    assert "has no train text; data_prep lm prepares text" in capsys.readouterr().err
     assert train.main([*command, str(tmp_path / "none")]) == 1
-    assert "is no folder; data_prep/lm.sh makes one" in capsys.readouterr().err
+    assert "is no folder; data_prep lm makes one" in capsys.readouterr().err

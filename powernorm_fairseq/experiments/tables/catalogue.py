@@ -38,7 +38,7 @@ class Dataset:
 
     name: str
     title: str
-    preparation: Optional[Tuple[str, ...]]  # arguments of data_prep; empty: the demo's grammar; or None
+    preparation: Optional[Tuple[str, ...]]  # arguments of data_prep; None: the user has it
     published: bool  # whether the paper has numbers for it
     machines: str  # what one training is meant for: "one" GPU (or CPU), or "many"
     preset: str = ""
@@ -61,7 +61,7 @@ DATASETS = {
         Dataset("iwslt14", "IWSLT14 De-En", ("iwslt14",), True, "one"),
         Dataset("wmt14", "WMT14 En-De", ("wmt14",), True, "many"),
         Dataset("multi30k", "Multi30k De-En (test2016)", ("multi30k", "--bpe-tokens", "4000"), False, "one"),
-        Dataset("demo", "the demo's made-up corpus", (), False, "one"),
+        Dataset("demo", "the demo's made-up corpus", ("demo",), False, "one"),
         Dataset("ptb", "Penn Treebank", ("lm", "ptb"), True, "one"),
         Dataset("wikitext103", "WikiText-103", ("lm", "wikitext103"), True, "one"),
         Dataset("text", "the user's text", None, False, "one", "lm_tiny", "ptb"),
@@ -203,8 +203,8 @@ def settings(norms: Sequence[str], recipe: Flags) -> List[Row]:
                 (f"warmup{updates}", "--norm-warmup-updates", str(updates)) for updates in (0, warmup // 4, 2 * warmup)
             ]
         rows.append(plain(norm))
-        for variant, flag, value in changes:
-            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {value}", variant, (flag, value)))
+        for variant, flag, setting in changes:
+            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {setting}", variant, (flag, setting)))
     return rows
 
 

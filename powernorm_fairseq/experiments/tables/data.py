@@ -1,7 +1,6 @@
 """Data of a table: what the user has, or what ``data_prep/`` makes of the published archives."""
 
 import fcntl
-import os
 import shutil
 import subprocess
 import sys
@@ -14,12 +13,10 @@ from powernorm_fairseq.experiments.tables.progress import say
 
 
 def command(dataset: str, out: Path, archives: Optional[Path]) -> List[str]:
-    """The call of data_prep that makes ``out``; empty for the demo, whose corpus is written by its own grammar."""
+    """The call of data_prep that makes ``out``."""
     preparation = DATASETS[dataset].preparation
     if preparation is None:
-        raise UserError(f"--dataset {dataset} needs --data BIN, the bin folder that data_prep/lm.sh text makes")
-    if not preparation:
-        return []
+        raise UserError(f"--dataset {dataset} needs --data BIN, the bin folder that data_prep lm text makes")
     words = [sys.executable, "-m", "data_prep", *preparation, "--out", str(out)]
     return [*words, "--from", str(archives)] if archives else words
 
@@ -35,17 +32,9 @@ def prepare(dataset: str, out: Path, archives: Optional[Path]) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     with open(str(out.with_name(out.name + ".lock")), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if words:
-            beside = str(Path(sys.executable).parent)  # where fairseq-preprocess is
-            env = {**os.environ, "PYTHON": sys.executable, "PATH": f"{beside}:{os.environ['PATH']}"}
-            say("data: " + " ".join(words))
-            if subprocess.run(words, env=env, stdout=sys.stderr).returncode != 0:
-                raise UserError(f"data_prep {words[3]} failed, as shown above; --data BIN takes other data")
-        else:
-            from powernorm_fairseq.experiments.tables import demo
-
-            if not (out / "bin").exists():
-                demo.prepare(out, demo.PAIRS, demo.BPE_TOKENS)
+        say("data: " + " ".join(words))
+        if subprocess.run(words, stdout=sys.stderr).returncode != 0:
+            raise UserError(f"data_prep {words[3]} failed, as shown above; --data BIN takes other data")
     return out / "bin"
 
 

@@ -274,7 +274,7 @@ def _runs(result: TableResult) -> Grid:
 
 
 def _signatures(result: TableResult) -> List[Block]:
-    found = {}
+    found: Dict[str, None] = {}
     for each in _results(result):
         for name, score in each["scores"].items():
             found[f"{name}: {score['signature']}"] = None

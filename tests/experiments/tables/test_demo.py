@@ -34,7 +34,7 @@ def test_stop_resume_finish_repeat(tmp_path):
     second = start(tmp_path)
     table, said = second.communicate(timeout=400)
     assert second.returncode == 0, said
-    assert "1/5 corpus: done before" in said and "training ended" in said
+    assert "training ended" in said
     for norm in ("ln", "pn"):
         assert f"| {norm} | " in table
         assert len((tmp_path / norm / "test" / "hyp.txt").read_text().splitlines()) == 400
@@ -45,7 +45,7 @@ def test_stop_resume_finish_repeat(tmp_path):
 
     third = start(tmp_path)
     repeated, said = third.communicate(timeout=120)
-    assert third.returncode == 0 and "4/5 training: done before" in said
+    assert third.returncode == 0 and "2/3 training: done before" in said
     assert repeated.split("finished")[0] == table.split("finished")[0]
 
     other = start(tmp_path, "--epochs", "3")

@@ -267,7 +267,7 @@ def test_without_data_the_preparation_is_what_would_be_done_first(tmp_path, caps
     monkeypatch.chdir(tmp_path)
     assert reproduce.main(["table1", "--dataset", "multi30k", "--from", "archives", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert f"data_prep/multi30k.sh --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in out
+    assert f"-m data_prep multi30k --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in out
     assert "disk unknown until the data is there" in out
 
 
