@@ -8,15 +8,22 @@ from powernorm_fairseq.norms.factory import NORMS, build_norm, norm_names, norm_
 from powernorm_fairseq.norms.fold import FoldedNorm, fold_norm
 from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
 from powernorm_fairseq.norms.padding import padding, pass_padding
+from powernorm_fairseq.norms.pointwise import DynamicErf, DynamicTanh
 from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
+from powernorm_fairseq.norms.progressive_batch_norm import ProgressiveBatchNorm
+from powernorm_fairseq.norms.regularised_batch_norm import RegularisedBatchNorm, take_penalty
+from powernorm_fairseq.norms.scale_norm import ScaleNorm
 from powernorm_fairseq.norms.token_norms import GroupNorm, LayerNorm, RMSNorm
 from powernorm_fairseq.norms.training_step import training_step
+from powernorm_fairseq.norms.unified_norm import UnifiedNorm
 
 __all__ = [
     "NORMS",
     "BatchNorm",
     "BatchRenorm",
     "BatchStatisticsNorm",
+    "DynamicErf",
+    "DynamicTanh",
     "FoldedNorm",
     "GroupNorm",
     "LayerNorm",
@@ -24,7 +31,11 @@ __all__ = [
     "Norm",
     "PowerNorm",
     "PowerNormV",
+    "ProgressiveBatchNorm",
     "RMSNorm",
+    "RegularisedBatchNorm",
+    "ScaleNorm",
+    "UnifiedNorm",
     "build_norm",
     "calibrate",
     "centralise_weight",
@@ -35,5 +46,6 @@ __all__ = [
     "norm_options",
     "padding",
     "pass_padding",
+    "take_penalty",
     "training_step",
 ]

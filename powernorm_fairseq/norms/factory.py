@@ -7,7 +7,11 @@ from powernorm_fairseq.norms.base import Norm
 from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchRenorm
 from powernorm_fairseq.norms.kernels import choose_kernel
 from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
+from powernorm_fairseq.norms.pointwise import DynamicErf, DynamicTanh
 from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
+from powernorm_fairseq.norms.progressive_batch_norm import ProgressiveBatchNorm
+from powernorm_fairseq.norms.regularised_batch_norm import RegularisedBatchNorm
+from powernorm_fairseq.norms.scale_norm import ScaleNorm
 from powernorm_fairseq.norms.settings import (
     LAYER_SCALES,
     RECIPES,
@@ -18,6 +22,7 @@ from powernorm_fairseq.norms.settings import (
     check_positive,
 )
 from powernorm_fairseq.norms.token_norms import GroupNorm, LayerNorm, RMSNorm
+from powernorm_fairseq.norms.unified_norm import UnifiedNorm
 
 NORMS: Dict[str, Type[Norm]] = {
     "ln": LayerNorm,
@@ -28,9 +33,15 @@ NORMS: Dict[str, Type[Norm]] = {
     "mabn": MovingAverageBatchNorm,
     "pnv": PowerNormV,
     "pn": PowerNorm,
+    "rbn": RegularisedBatchNorm,
+    "un": UnifiedNorm,
+    "prepbn": ProgressiveBatchNorm,
+    "dyt": DynamicTanh,
+    "derf": DynamicErf,
+    "scalenorm": ScaleNorm,
 }
 # The layer-scale in front of each norm where nothing else is said: as in the authors' release.
-USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer"}
+USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer", "rbn": "layer"}
 USUAL_HEAD = 64  # features of an attention head
 
 
