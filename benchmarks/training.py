@@ -29,8 +29,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
 from benchmarks import interleave
+from powernorm_fairseq.experiments import recipes
 from powernorm_fairseq.norms import norm_names
-from scripts import train_recipe
 
 USER_DIR = Path(__file__).resolve().parent.parent / "powernorm_fairseq"
 REFERENCE = "ln"
@@ -65,14 +65,14 @@ class Training:
 
     def __init__(self, data: Path, size: str, norm: str, args: argparse.Namespace) -> None:
         logging.disable(logging.INFO)  # fairseq says much
-        flags = train_recipe.recipe(SIZES[size], norm, processes=1)
+        flags = recipes.recipe(SIZES[size], norm, processes=1)
         flags.update({"--user-dir": [str(USER_DIR)], "--cpu": [], "--num-workers": ["0"]})
         # past the warm-up of the norms, which are then as they are for most of a training
         flags.update({"--norm-warmup-updates": ["0"], "--log-format": ["none"], "--save-dir": [str(data / "none")]})
         if args.max_tokens:
             flags["--max-tokens"] = [str(args.max_tokens)]
         parser = options.get_training_parser()
-        parsed = options.parse_args_and_arch(parser, [str(data), *train_recipe.to_words(flags)])
+        parsed = options.parse_args_and_arch(parser, [str(data), *recipes.to_words(flags)])
         cfg = convert_namespace_to_omegaconf(parsed)
         utils.set_torch_seed(cfg.common.seed)
         task = tasks.setup_task(cfg.task)

@@ -5,7 +5,7 @@ fairseq loads the plugin (``--user-dir``), or at once where fairseq is loaded al
 only when fairseq loads the plugin.
 """
 
-import importlib
+import importlib.util
 import os
 import pkgutil
 import sys
@@ -51,8 +51,9 @@ def _load_plugin() -> None:
 def _stand_for_the_package(name: str) -> None:
     """Makes the import of a link to this folder by another name the import of the package, which registers once."""
     if NAME not in sys.modules:
-        sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-    importlib.import_module(NAME)
+        spec = importlib.util.spec_from_file_location(NAME, os.path.realpath(__file__))
+        sys.modules[NAME] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[NAME])
     _load_plugin()
     for module in [each for each in sys.modules if each == NAME or each.startswith(NAME + ".")]:
         sys.modules[name + module[len(NAME) :]] = sys.modules[module]

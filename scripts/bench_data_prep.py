@@ -24,9 +24,6 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-if __package__ in (None, ""):  # run as a script
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
 from data_prep.clean import clean_pair
 from data_prep.errors import DataPrepError, run_main
 from data_prep.parallel import default_workers

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Decodes a test set with a checkpoint and scores it; scripts/evaluate.py does the work.
+# Decodes a test set with a checkpoint and scores it; powernorm_fairseq/experiments/evaluate.py does the work.
 set -euo pipefail
 
 usage() {
@@ -38,4 +38,4 @@ EOF
 source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
 [[ $# -gt 0 ]] || { usage; exit 1; }
 answer_help "$@"
-exec_python "$root/scripts/evaluate.py" "$@"
+exec_module powernorm_fairseq.experiments.evaluate "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains a model by one of the project's recipes; scripts/train.py does the work.
+# Trains a model by one of the project's recipes; powernorm_fairseq/experiments/train.py does the work.
 set -euo pipefail
 
 usage() {
@@ -37,5 +37,5 @@ USAGE
 source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
 [[ $# -gt 0 ]] || { usage; exit 1; }
 answer_help "$@"
-trap '' USR1 TERM  # until train.py listens, a signal that would end it is ignored
-exec_python "$root/scripts/train.py" "$@"
+trap '' USR1 TERM  # until Python listens, a signal that would end it is ignored
+exec_module powernorm_fairseq.experiments.train "$@"

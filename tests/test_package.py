@@ -110,7 +110,7 @@ def source(tmp_path: Path) -> Path:
 
 def copy_tree(folder: Path) -> Path:
     folder.mkdir()
-    for name in ("powernorm_fairseq", "hydra_plugins", "scripts", "configs", "tests"):
+    for name in ("powernorm_fairseq", "data_prep", "hydra_plugins", "scripts", "configs", "tests"):
         shutil.copytree(str(TOP / name), str(folder / name), ignore=NOT_SOURCE)
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(str(TOP / name), str(folder / name))
@@ -153,7 +153,7 @@ def test_wheel_holds_neither_tests_nor_configs(wheel):
     with zipfile.ZipFile(str(wheel)) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
     (info,) = [top for top in tops if top.endswith(".dist-info")]
-    assert tops == {"powernorm_fairseq", "hydra_plugins", info}
+    assert tops == {"powernorm_fairseq", "data_prep", "hydra_plugins", info}
 
 
 def test_wheel_asks_for_torch_and_numpy_and_extras_for_the_rest(wheel):

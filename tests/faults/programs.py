@@ -7,7 +7,6 @@ training of a tiny model.
 import builtins
 import functools
 import hashlib
-import importlib.util
 import io
 import os
 import resource
@@ -21,6 +20,8 @@ import fairseq_cli.train
 import torch
 from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
+
+from powernorm_fairseq.experiments import average
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -135,10 +136,7 @@ def _generate(argv: List[str]) -> None:
 
 
 def _average(argv: List[str]) -> None:
-    spec = importlib.util.spec_from_file_location("average_checkpoints", str(TOP / "scripts/average_checkpoints.py"))
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    sys.exit(script.main(argv))
+    sys.exit(average.main(argv))
 
 
 def _note_updates(journal: Journal) -> None:

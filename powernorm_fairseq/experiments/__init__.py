@@ -1,0 +1,1 @@
+"""The library behind ``scripts/``: recipes, training, evaluation; ``slurm`` and ``tables`` build on it."""

@@ -1,0 +1,229 @@
+"""Measures the perplexity of a language model, as ``fairseq-eval-lm`` does, and writes down how.
+
+Perplexity is per word, the end of a line being a word, as in the published tables; where the data are subwords, the
+probability of a word is the product of its parts'. By default the text is cut into blocks of the length that the model
+was trained with and each block is predicted from its own beginning on, the setting of the tables; ``--context-window``
+gives every word at least so many words of context, at the price of more computation.
+"""
+
+import argparse
+import logging
+import math
+import pickle
+import re
+import sys
+from pathlib import Path
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from powernorm_fairseq import scoring
+from powernorm_fairseq.experiments import recipes, result_folder
+from powernorm_fairseq.experiments.evaluate import USER_DIR, find_bpe
+from powernorm_fairseq.safe_load import load_checkpoint
+
+# Settings of the task that decide what is predicted from what; the checkpoint's, unless the user says otherwise.
+TASK_FLAGS = ("tokens_per_sample", "sample_break_mode", "output_dictionary_size")
+
+
+class Listener(logging.Handler):
+    """Hears from fairseq's log what its result does not say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = 0
+        self.skipped = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes note of a message."""
+        found = re.match(r"Evaluated ([\d,]+) tokens", str(record.msg))
+        if found:
+            self.tokens = int(found.group(1).replace(",", ""))
+        self.skipped |= str(record.msg).startswith("skipping tokens")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Measure the perplexity of a language model.",
+        epilog="Flags after -- go to fairseq-eval-lm as they are.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--data", required=True, type=Path, metavar="BIN", help="output folder of data_prep/lm.sh")
+    parser.add_argument("--checkpoint", required=True, type=Path, metavar="FILE", help="what to evaluate")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="for result.json; by default beside the checkpoint")
+    parser.add_argument("--subset", default="test", help="which part of the data")
+    parser.add_argument("--tokens-per-sample", type=int, metavar="N", help="length of a block; by default the model's")
+    parser.add_argument(
+        "--context-window", type=int, default=0, metavar="N", help="context that every word has at least, in tokens"
+    )
+    parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="tokens in a batch")
+    parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
+    parser.add_argument("--overwrite", action="store_true", help="replace results of another checkpoint or other flags")
+    return parser
+
+
+def parse_args(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line; what follows ``--`` becomes ``fairseq_flags``."""
+    own, flags = recipes.split_flags(argv)
+    args = build_parser().parse_args(own)
+    args.fairseq_flags = flags
+    if args.out is None:
+        args.out = args.checkpoint.with_name("{}.lm.{}".format(args.checkpoint.stem, args.subset))
+    return args
+
+
+def saved_settings(checkpoint: Path) -> Tuple[Dict[str, Any], int]:
+    """Settings of the task that a checkpoint was trained with, and the longest context its model can take."""
+    config = load_checkpoint(checkpoint, mmap=True).get("cfg") or {}
+    task, model = config.get("task") or {}, config.get("model") or {}
+    if task.get("_name") != "language_modeling":
+        raise scoring.ScoringError("{} is no checkpoint of a language model".format(checkpoint))
+    longest = model.get("max_target_positions") or model.get("tokens_per_sample") or task["tokens_per_sample"]
+    return {name: task[name] for name in (*TASK_FLAGS, "add_bos_token")}, int(longest)
+
+
+def check_context(args: argparse.Namespace, longest: int) -> None:
+    """Refuses contexts that the model cannot take: fairseq would leave out what does not fit, and say nothing."""
+    if not 1 <= args.tokens_per_sample <= longest:
+        raise scoring.ScoringError(
+            "--tokens-per-sample {} does not fit the model; give 1 to {}".format(args.tokens_per_sample, longest)
+        )
+    if not 0 <= args.context_window < args.tokens_per_sample:
+        raise scoring.ScoringError(
+            "--context-window {} leaves nothing to predict; give 0 to {}".format(
+                args.context_window, args.tokens_per_sample - 1
+            )
+        )
+
+
+def count(data: Path, subset: str) -> Tuple[int, int, int, Optional[str]]:
+    """Tokens, words and unknown tokens of a subset, the ends of lines counted, and the kind of its subwords."""
+    from fairseq.data import Dictionary, data_utils
+
+    dictionary = Dictionary.load(str(data / "dict.txt"))
+    kind = find_bpe(data / "dict.txt")
+    lines = data_utils.load_indexed_dataset(str(data / subset), dictionary, None)
+    starts = [_begins_or_ends_word(dictionary[index], kind) for index in range(len(dictionary))]
+    tokens = words = unknown = 0
+    for line in lines:
+        indices = line.tolist()
+        tokens += len(indices)
+        words += sum(starts[index] for index in indices)
+        unknown += indices.count(dictionary.unk())
+    return tokens, words, unknown, kind
+
+
+def _begins_or_ends_word(token: str, kind: Optional[str]) -> bool:
+    """Whether a token is the one of its word that is counted."""
+    if kind == "subword-nmt":
+        return not token.endswith("@@")
+    if kind == "sentencepiece":
+        return token.startswith(scoring.SENTENCEPIECE_SPACE) or token in ("</s>", "<unk>")
+    return True
+
+
+def eval_lm(args: argparse.Namespace, settings: Dict[str, Any]) -> Tuple[float, int]:
+    """Runs ``fairseq-eval-lm`` in this process; returns the loss of a token in nats, and how many there were."""
+    # before fairseq's own, so that its messages go where progress belongs
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s | %(name)s | %(message)s")
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq_cli import eval_lm as program
+
+    flags = [str(args.data), "--user-dir", str(USER_DIR), "--path", str(args.checkpoint), "--gen-subset", args.subset]
+    flags += ["--context-window", str(args.context_window), "--max-tokens", str(args.max_tokens), "--num-workers", "0"]
+    for name in TASK_FLAGS:
+        flags += ["--" + name.replace("_", "-"), str(settings[name])]
+    flags += ["--add-bos-token"] if settings["add_bos_token"] else []
+    flags += ["--cpu"] if args.cpu else []
+    listener, level = Listener(), program.logger.level
+    program.logger.addHandler(listener)
+    program.logger.setLevel(logging.INFO)
+    try:
+        parsed = options.parse_args_and_arch(options.get_eval_lm_parser(), flags + args.fairseq_flags)
+        result = program.main(convert_namespace_to_omegaconf(parsed))
+    finally:
+        program.logger.removeHandler(listener)
+        program.logger.setLevel(level)
+    if listener.skipped:
+        raise scoring.ScoringError("the model gives some words no probability at all, and fairseq left them out")
+    return float(result["loss"]) * math.log(2), listener.tokens
+
+
+def evaluate(args: argparse.Namespace, settings: Dict[str, Any], request: Dict[str, Any]) -> Dict[str, Any]:
+    """Evaluates and returns what goes into the result file."""
+    tokens, words, unknown, kind = count(args.data, args.subset)
+    loss, evaluated = eval_lm(args, settings)
+    if evaluated != tokens:
+        raise scoring.ScoringError(
+            "fairseq evaluated {} of {} tokens, which says nothing about the others".format(evaluated, tokens)
+        )
+    if not math.isfinite(loss):
+        raise scoring.ScoringError("the loss of {} is {}".format(args.checkpoint, loss))
+    perplexity = math.exp(loss * tokens / words)
+    how = "per word, blocks of {}, context window {}, {} words".format(
+        settings["tokens_per_sample"], args.context_window, words
+    )
+    return {
+        "request": request,
+        "scores": {"ppl": {"score": perplexity, "signature": how}},  # where every result has its scores
+        "loss": loss * tokens / words,
+        "ppl": perplexity,
+        "ppl_per_token": math.exp(loss),
+        "tokens": tokens,
+        "words": words,
+        "unknown": unknown,
+        "subwords": kind,
+        "tokens_per_sample": settings["tokens_per_sample"],
+        "sample_break_mode": settings["sample_break_mode"],
+        "context_window": args.context_window,
+    }
+
+
+def run(args: argparse.Namespace) -> Dict[str, Any]:
+    """Evaluates as the command line says, or finds that it was done before."""
+    if not args.checkpoint.is_file():
+        raise scoring.ScoringError("{} is no checkpoint file".format(args.checkpoint))
+    files = [args.data / name for name in ("dict.txt", args.subset + ".idx", args.subset + ".bin")]
+    for file in files:
+        if not file.is_file():
+            raise scoring.ScoringError("{} is missing; data_prep/lm.sh makes it".format(file))
+    settings, longest = saved_settings(args.checkpoint)
+    if args.tokens_per_sample is None:
+        args.tokens_per_sample = settings["tokens_per_sample"]
+    settings["tokens_per_sample"] = args.tokens_per_sample
+    check_context(args, longest)
+    request = {
+        "checkpoint": str(args.checkpoint.resolve()),
+        "subset": args.subset,
+        "settings": settings,
+        "context_window": args.context_window,
+        "fairseq_flags": args.fairseq_flags,
+        "files": result_folder.stamps([args.checkpoint, *files]),
+    }
+    out = args.out.absolute()
+    result = result_folder.finished(out, request, args.overwrite)
+    if result is None:
+        result = evaluate(args, settings, request)
+        with result_folder.written_aside(out) as folder:
+            result_folder.write(folder, result)
+    return result
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Evaluates and prints the perplexity; returns the exit status."""
+    args = parse_args(sys.argv[1:] if argv is None else argv)
+    try:
+        result = run(args)
+    except (OSError, ValueError, pickle.UnpicklingError) as error:
+        print("evaluate_lm: {}".format(error), file=sys.stderr)
+        return 1
+    print(
+        "perplexity {ppl:.2f} per word ({words} words, {tokens} tokens; blocks of {tokens_per_sample}, "
+        "context window {context_window})".format(**result)
+    )
+    print("results: {}".format(args.out), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The recipes of ``configs/`` as flags of ``fairseq-train``."""
+
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from powernorm_fairseq.experiments import batches
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+TRANSLATION = ("iwslt14", "wmt14", "multi30k", "demo")
+LANGUAGE_MODELS = ("ptb", "wikitext103", "lm_tiny")
+PRESETS = TRANSLATION + LANGUAGE_MODELS
+# How many processes a recipe's tokens are for, where that is not one.
+PROCESSES = {"wmt14": 128}
+# The flag that chooses an implementation, by the part of the configuration that holds its settings.
+CHOICES = {
+    "task": "--task",
+    "model": "--arch",
+    "criterion": "--criterion",
+    "optimizer": "--optimizer",
+    "lr_scheduler": "--lr-scheduler",
+}
+Flags = Dict[str, List[str]]
+
+
+def norm_names() -> List[str]:
+    """The norms that there are configurations for; known without importing torch."""
+    return sorted(path.stem for path in (CONFIGS / "norm").glob("*.yaml"))
+
+
+def compose(preset: str, norm: str) -> Dict[str, Any]:
+    """The configuration of an experiment, put together as hydra does it: a dictionary."""
+    from omegaconf import OmegaConf  # here, so that submit.py runs with any Python
+
+    main = OmegaConf.load(str(CONFIGS / "{}_{}.yaml".format(preset, norm)))
+    parts = OmegaConf.to_container(main).pop("defaults")
+    whole = OmegaConf.create({})
+    for part in parts:
+        if part == "_self_":
+            own = OmegaConf.create({key: value for key, value in main.items() if key != "defaults"})
+        else:
+            name = part if isinstance(part, str) else "/".join(next(iter(part.items())))
+            own = OmegaConf.load(str(CONFIGS / (name + ".yaml")))
+        whole = OmegaConf.merge(whole, own)
+    return OmegaConf.to_container(whole)
+
+
+def parts(preset: str, norm: str) -> Dict[str, Flags]:
+    """The flags of an experiment by the part of the configuration that they come from."""
+    found: Dict[str, Flags] = {}
+    for part, settings in compose(preset, norm).items():
+        if part == "hydra":
+            continue
+        found[part] = {}
+        for name, value in settings.items():
+            if name in ("data", "user_dir") or value is None or value is False:
+                continue
+            flag = CHOICES[part] if name == "_name" else "--" + name.replace("_", "-")
+            found[part][flag] = [] if value is True else [_text(value)]
+    return found
+
+
+def recipe(preset: str, norm: str, processes: int, began: Optional[int] = None) -> Flags:
+    """The flags of an experiment on so many processes; :mod:`.batches` says how they share an update.
+
+    Args:
+        preset: the experiment.
+        norm: the encoder's norm; a language model's.
+        processes: how many take part in the training, over all machines.
+        began: tokens in a batch of each process with which a training began that now goes on.
+
+    Returns:
+        Flag -> its values, in the order of the configuration.
+    """
+    flags: Flags = {}
+    for own in parts(preset, norm).values():
+        flags.update(own)
+    tokens, frequency = batches.divide(int(flags["--max-tokens"][0]), usual_processes(preset), processes, began)
+    flags["--max-tokens"], flags["--update-freq"] = [str(tokens)], [str(frequency)]
+    flags["--log-format"] = ["json"]  # what other programs read
+    return flags
+
+
+def usual_processes(preset: str) -> int:
+    """How many processes a recipe is for."""
+    return PROCESSES.get(preset, 1)
+
+
+def merge(preset: str, norm: str, flags: Flags, extra: Flags) -> Flags:
+    """The flags of a recipe with those of the user, which win.
+
+    A switch of the recipe is taken back by its name with ``no`` in front (``--no-share-all-embeddings``). Another
+    criterion, optimizer or scheduler comes without the settings of the recipe's.
+    """
+    merged = dict(flags)
+    for part in ("criterion", "optimizer", "lr_scheduler"):
+        choice = CHOICES[part]
+        if choice in extra and extra[choice] != flags.get(choice):
+            for flag in parts(preset, norm).get(part, {}):
+                merged.pop(flag, None)
+    for flag, values in extra.items():
+        switch = "--" + flag[len("--no-") :]
+        if flag.startswith("--no-") and not values and flags.get(switch) == []:
+            merged.pop(switch, None)
+        else:
+            merged[flag] = values
+    return merged
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def split_flags(words: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """A command line cut at ``--``: a program's own words, and the flags that it hands on."""
+    cut = words.index("--") if "--" in words else len(words)
+    return list(words[:cut]), list(words[cut + 1 :])
+
+
+def parse_flags(words: Sequence[str]) -> Flags:
+    """Flag -> values, of flags as they are typed; a negative number is a value."""
+    flags: Flags = {}
+    for word in words:
+        if word.startswith("-") and not word[1:2].isdigit():
+            flag, equals, value = word.partition("=")
+            flags.pop(flag, None)  # given twice, the last one counts, and the values that follow are its own
+            flags[flag] = [value] if equals else []
+        elif not flags:
+            raise ValueError("{} is no flag; after -- come flags of fairseq-train".format(word))
+        else:
+            flags[next(reversed(list(flags)))].append(word)
+    return flags
+
+
+def to_words(flags: Flags) -> List[str]:
+    """The flags as they are typed."""
+    return [word for flag, values in flags.items() for word in (flag, *values)]

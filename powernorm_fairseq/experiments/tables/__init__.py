@@ -1,0 +1,1 @@
+"""The paper's tables: what they train, what came out, and the reports."""

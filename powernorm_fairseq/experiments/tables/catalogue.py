@@ -1,0 +1,307 @@
+"""The paper's tables as data: their rows, what each row trains, and what was published.
+
+A new table is one more entry of :data:`TABLES`, a
+new corpus one of :data:`DATASETS`, with a recipe in ``configs/``, its scorer, and its scores in :data:`PUBLISHED`.
+Rows of different tables that train the same thing have the same name, so no training is done twice.
+"""
+
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+from powernorm_fairseq.experiments import recipes
+from powernorm_fairseq.experiments.recipes import Flags
+from powernorm_fairseq.experiments.tables.errors import ReproduceError
+
+LABELS = {
+    "ln": "LN", "bn": "BN", "pnv": "PN-V", "pn": "PN", "brn": "BRN", "mabn": "MABN", "gn": "GN", "rms": "RMS",
+}  # fmt: skip
+BASELINE = "ln"
+ALPHAS = ("0.9", "0.95", "0.99")
+DEFAULT_ALPHA = "0.9"
+SHARES = (8, 4, 2, 1)  # statistics over so small a part of an update's tokens
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score of the test set."""
+
+    key: str  # in result.json
+    label: str
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A corpus; its recipe in ``configs/`` has the same name, unless ``preset`` gives another."""
+
+    name: str
+    title: str
+    preparation: Optional[Tuple[str, ...]]  # a script of data_prep/ and its options; empty: the demo's grammar; or None
+    published: bool  # whether the paper has numbers for it
+    machines: str  # what one training is meant for: "one" GPU (or CPU), or "many"
+    scorer: str = "powernorm_fairseq.experiments.score_runs"  # called with --dir RUN --data BIN
+    preset: str = ""
+    orientation: str = "iwslt14"  # whose published scores are shown where the paper has none
+
+    @property
+    def recipe(self) -> str:
+        """The name of its recipe."""
+        return self.preset or self.name
+
+    @property
+    def reference(self) -> str:
+        """The corpus whose published scores are shown."""
+        return self.name if self.published else self.orientation
+
+
+LM_SCORER = "powernorm_fairseq.experiments.score_lm_runs"
+DATASETS = {
+    dataset.name: dataset
+    for dataset in (
+        Dataset("iwslt14", "IWSLT14 De-En", ("iwslt14.sh",), True, "one"),
+        Dataset("wmt14", "WMT14 En-De", ("wmt14.sh",), True, "many"),
+        Dataset("multi30k", "Multi30k De-En (test2016)", ("multi30k.sh", "--bpe-tokens", "4000"), False, "one"),
+        Dataset("demo", "the demo's made-up corpus", (), False, "one"),
+        Dataset("ptb", "Penn Treebank", ("lm.sh", "ptb"), True, "one", LM_SCORER),
+        Dataset("wikitext103", "WikiText-103", ("lm.sh", "wikitext103"), True, "one", LM_SCORER),
+        Dataset("text", "the user's text", None, False, "one", LM_SCORER, "lm_tiny", "ptb"),
+    )
+}
+
+# Table 1, and the last table for brn, mabn and gn: BLEU of the test set. Table 2: perplexity. For corpora that the
+# paper does not have, the reports show another's scores for orientation.
+PUBLISHED: Dict[str, Dict[str, float]] = {
+    "iwslt14": {"ln": 35.5, "bn": 34.4, "pnv": 35.5, "pn": 35.9, "brn": 34.7, "mabn": 34.9, "gn": 35.7},
+    "wmt14": {"ln": 29.5, "bn": 28.1, "pnv": 28.5, "pn": 30.1},
+    "ptb": {"ln": 53.2, "bn": 60.7, "pnv": 55.3, "pn": 47.6},
+    "wikitext103": {"ln": 20.9, "bn": 27.2, "pnv": 21.3, "pn": 17.9},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting of a table; with a seed it is a training."""
+
+    norm: str
+    label: str
+    variant: str = ""  # part of the training's name; empty: the recipe as it is
+    flags: Tuple[str, ...] = ()  # of fairseq-train, besides the recipe's
+    position: Optional[float] = None  # on the x axis, where the table has one
+
+    def run_name(self, seed: int) -> str:
+        """The training's folder."""
+        return "-".join(part for part in (self.norm, self.variant, f"seed{seed}") if part)
+
+
+Rows = Callable[[Sequence[str], Flags], List[Row]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper, or one that answers a question about it.
+
+    Attributes:
+        name: on the command line.
+        title: heading of the report.
+        about: what is compared, in a sentence or two.
+        norms: rows, unless the user chooses.
+        rows: norms and the flags of the recipe -> rows.
+        datasets: corpora it can be made for.
+        choose: settings are compared on validation data alone; the test set is scored for the chosen one only.
+        published: norms have published scores of their own in it.
+        published_order: norms from best to worst, where the paper shows no more than that.
+        metric: score that rows are ordered by.
+        axis: name of the x axis, where rows have a position.
+    """
+
+    name: str
+    title: str
+    about: str
+    norms: Tuple[str, ...]
+    rows: Rows
+    datasets: Tuple[str, ...] = ("iwslt14", "wmt14", "multi30k", "demo")
+    choose: bool = False
+    published: bool = False
+    published_order: Tuple[str, ...] = ()
+    metric: Metric = Metric("tokenized", "BLEU")
+    axis: Optional[str] = None
+
+
+def plain(norm: str) -> Row:
+    """The recipe as it is."""
+    return Row(norm, LABELS[norm])
+
+
+def one_for_each_norm(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """Table 1 and the last table."""
+    return [plain(norm) for norm in norms]
+
+
+def batch_sizes(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """Statistics over a part of an update's tokens, which stay as many: gradients are accumulated."""
+    whole = int(recipe["--max-tokens"][0])
+    rows = []
+    for norm in norms:
+        for share in SHARES:
+            tokens = whole // share
+            flags = ("--max-tokens", str(tokens), "--update-freq", str(share)) if share > 1 else ()
+            variant = f"tokens{tokens}" if share > 1 else ""
+            rows.append(Row(norm, f"{LABELS[norm]}, {tokens} tokens", variant, flags, position=tokens))
+    return rows
+
+
+def alphas(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """Weights of the old value forward x backward, for PN; other norms have no alpha and stay as they are."""
+    rows = []
+    for norm in norms:
+        if norm != "pn":
+            rows.append(plain(norm))
+            continue
+        for forward in ALPHAS:
+            for backward in ALPHAS:
+                usual = forward == backward == DEFAULT_ALPHA
+                flags = () if usual else ("--norm-alpha-fwd", forward, "--norm-alpha-bwd", backward)
+                variant = "" if usual else f"alpha{forward}-{backward}"
+                rows.append(Row(norm, f"{LABELS[norm]}, alpha {forward} forward, {backward} backward", variant, flags))
+    return rows
+
+
+def paper_and_release(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """What the paper's text says against what the authors' release does, for the norms where they differ."""
+    rows = []
+    for norm in norms:
+        if norm in ("pn", "bn"):
+            rows.append(Row(norm, f"{LABELS[norm]}, paper"))
+            rows.append(Row(norm, f"{LABELS[norm]}, release", "release", ("--norm-recipe", "release")))
+        else:
+            rows.append(plain(norm))
+    return rows
+
+
+def settings(norms: Sequence[str], recipe: Flags) -> List[Row]:
+    """One setting changed at a time: dropout and learning rate for every norm; the norm's own for PN and PN-V."""
+    dropout = float((recipe.get("--dropout") or ["0.1"])[0])
+    rate = float(recipe["--lr"][0])
+    rows = []
+    for norm in norms:
+        changes: List[Tuple[str, str, str]] = []
+        for value in (dropout - 0.1, dropout + 0.1):
+            if value > -0.01:
+                changes.append((f"dropout{abs(value):.1f}", "--dropout", f"{abs(value):.1f}"))
+        for value in (rate / 2, rate * 2):
+            changes.append((f"lr{value:g}", "--lr", f"{value:g}"))
+        if norm in ("pn", "pnv"):
+            changes += [(f"scale-{scale}", "--layer-scale", scale) for scale in ("none", "layer")]
+        if norm == "pn":
+            warmup = int(recipe["--warmup-updates"][0])
+            changes += [
+                (f"warmup{updates}", "--norm-warmup-updates", str(updates)) for updates in (0, warmup // 4, 2 * warmup)
+            ]
+        rows.append(plain(norm))
+        for variant, flag, value in changes:
+            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {value}", variant, (flag, value)))
+    return rows
+
+
+TABLES = {
+    table.name: table
+    for table in (
+        Table(
+            "table1",
+            "Table 1: translation with LN, BN, PN-V and PN",
+            "Pre-norm Transformers that differ in the norm of their encoder and in nothing else.",
+            ("ln", "bn", "pnv", "pn"),
+            one_for_each_norm,
+            published=True,
+        ),
+        Table(
+            "table2",
+            "Table 2: language modelling with LN, BN, PN-V and PN",
+            "Tensorized Transformers core-1 that differ in their norm and in nothing else. Perplexity is per word, of "
+            "the checkpoint with the lowest validation loss.",
+            ("ln", "bn", "pnv", "pn"),
+            one_for_each_norm,
+            datasets=("ptb", "wikitext103", "text"),
+            published=True,
+            metric=Metric("ppl", "perplexity", False),
+        ),
+        Table(
+            "table3",
+            "The last table: further norms",
+            "Table 1 with batch renormalisation (BRN), moving-average batch normalisation (MABN) and group "
+            "normalisation (GN, one group for each head) added.",
+            ("ln", "bn", "brn", "mabn", "gn", "pnv", "pn"),
+            one_for_each_norm,
+            published=True,
+        ),
+        Table(
+            "batch-size",
+            "The batch-size ablation",
+            "Statistics over a part of an update's tokens. The update always has as many, by gradient accumulation.",
+            ("ln", "bn", "pnv", "pn"),
+            batch_sizes,
+            datasets=("iwslt14", "multi30k", "demo"),
+            published_order=("pn", "ln", "pnv", "bn"),
+            axis="tokens that statistics are taken over",
+        ),
+        Table(
+            "alpha",
+            "The two alphas of PN",
+            "Weights of the old value in psi² (forward) and in nu (backward), 0.9, 0.95 or 0.99 each. The choice is "
+            "made on validation data; the test set is scored for the chosen pair and for the default alone.",
+            ("ln", "pn"),
+            alphas,
+            choose=True,
+        ),
+        Table(
+            "recipe",
+            "Paper against release",
+            "PN and BN as the paper's text has them and as the authors' release computes them (--norm-recipe).",
+            ("ln", "bn", "pn"),
+            paper_and_release,
+        ),
+        Table(
+            "settings",
+            "One setting at a time",
+            "Dropout, learning rate, layer scale and the warm-up of the norm, changed one at a time. The choice is "
+            "made on validation data; the test set is scored for the chosen setting and for the recipe alone.",
+            ("ln", "pn"),
+            settings,
+            choose=True,
+        ),
+    )
+}
+
+
+def find_table(name: str, dataset: str) -> Table:
+    """The table of that name, if it can be made for the corpus."""
+    if name not in TABLES:
+        raise ReproduceError(f"{name} is no table; choose from {', '.join(TABLES)}")
+    table = TABLES[name]
+    if dataset not in table.datasets:
+        raise ReproduceError(f"{name} has no --dataset {dataset}; choose from {', '.join(table.datasets)}")
+    return table
+
+
+def table_rows(table: Table, dataset: str, norms: Sequence[str], user_flags: Flags) -> List[Row]:
+    """The rows for these norms; what the user changes in the recipe counts."""
+    unknown = [norm for norm in norms if norm not in LABELS]
+    if unknown:
+        raise ReproduceError(f"--norms {unknown[0]} is not known; choose from {', '.join(LABELS)}")
+    preset = DATASETS[dataset].recipe
+    recipe = {**recipes.recipe(preset, norms[0], recipes.usual_processes(preset)), **user_flags}
+    return table.rows(list(dict.fromkeys(norms)), recipe)
+
+
+def baseline(row: Row, rows: Sequence[Row]) -> Optional[Row]:
+    """The row that another is compared with: LN under the same conditions, else LN as it is."""
+    of_baseline = [other for other in rows if other.norm == BASELINE]
+    same = [other for other in of_baseline if other.variant == row.variant]
+    unchanged = [other for other in of_baseline if not other.variant]
+    found = (same or unchanged or [None])[0]
+    return None if found == row else found
+
+
+def published(norm: str, dataset: str) -> Optional[float]:
+    """The paper's score for a norm on a corpus; for corpora it does not have, the one for orientation."""
+    return PUBLISHED[DATASETS[dataset].reference].get(norm)

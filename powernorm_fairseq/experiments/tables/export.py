@@ -1,0 +1,109 @@
+"""Copies results into a folder that can be published: no checkpoints, no text of the data set, no trace of the machine.
+
+What is copied is enough to write the reports again: ``reproduce.py TABLE --report-only --dir FOLDER``.
+"""
+
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+from powernorm_fairseq.experiments import train
+from powernorm_fairseq.experiments.tables.compare import COMPARISONS, HASH, translations_hash
+from powernorm_fairseq.experiments.tables.errors import ReproduceError
+from powernorm_fairseq.experiments.tables.log import NUMBERS
+from powernorm_fairseq.experiments.tables.run import CHECKPOINTS, RESULT
+from powernorm_fairseq.experiments.trainings import read_json
+
+# Of a run's environment; the rest could name the machine.
+ENVIRONMENT = ("time", "platform", "python", "packages", "processor", "cores", "gpus", "processes", "norm_kernels")
+VARIABLES = re.compile(r"(OMP|MKL)_NUM_THREADS|MALLOC_\w+|POWERNORM_KERNEL|LD_PRELOAD")  # paths: the name alone
+PATH = re.compile(r"(?<![\w.$])(?:~|(?:/[\w.+@%-]+)+)/(?P<name>[\w.+@%-]+)")
+START = re.compile(r"^train: \d{4}-")  # train.sh's own line, at each start of a training
+
+
+def portable(text: str) -> str:
+    """Text without folders of this machine: files of the checkout by their place in it, others by their name."""
+    inside = re.sub(r"(?<![\w.$])(?:/[\w.+@%-]+)+/((?:scripts|data_prep|powernorm_fairseq)\b)", r"\1", text)
+    return PATH.sub(lambda match: match.group("name"), inside)
+
+
+def short_platform(platform: str) -> str:
+    """System and architecture, without the version of the kernel: ``Linux x86_64``."""
+    return re.sub(r"^(\w+)-.*?-(x86_64|aarch64|arm64).*$", r"\1 \2", platform)
+
+
+def public_variables(environment: Dict[str, Any]) -> Dict[str, str]:
+    """The environment variables that speed depends on."""
+    variables = environment.get("variables", {})
+    return {name: portable(text) for name, text in variables.items() if VARIABLES.fullmatch(name)}
+
+
+def portable_result(result: Dict[str, Any]) -> Dict[str, Any]:
+    """A result without what names the machine."""
+    environment = {name: result["environment"][name] for name in ENVIRONMENT if name in result["environment"]}
+    environment["python"] = str(environment.get("python", "")).split(" ")[0]
+    environment["platform"] = short_platform(str(environment.get("platform", "")))
+    environment["gpus"] = [re.sub(r" \(UUID.*", "", gpu) for gpu in environment.get("gpus", [])]
+    environment["processes"] = {"all": environment.get("processes", {}).get("all", 1)}
+    environment["variables"] = public_variables(result["environment"])
+    clean = {**result, "environment": environment}
+    return json.loads(portable(json.dumps(clean)))
+
+
+def short_log(text: str) -> str:
+    """Of a log, the numbers and the starts: neither paths nor anything that repeats the configuration."""
+    lines = []
+    for line in text.splitlines():
+        if NUMBERS.search(line):
+            lines.append(line)
+        elif START.match(line):
+            lines.append(portable(line))
+    return "\n".join(lines) + "\n"
+
+
+def export(folder: Path, target: Path) -> List[str]:
+    """Copies all finished runs of a dataset's folder; returns their names.
+
+    Args:
+        folder: with a folder for each run.
+        target: the same, for publication; runs that are in it already are replaced.
+    """
+    if target.resolve() == folder.resolve():
+        raise ReproduceError(f"--export {target} is the folder of the runs itself; choose another")
+    names = []
+    for file in sorted(folder.glob(f"*/{RESULT}")):
+        result = read_json(file)
+        if not result:
+            continue
+        names.append(file.parent.name)
+        _export_run(file.parent, target / file.parent.name, result)
+    if not names:
+        raise ReproduceError(f"{folder} has no finished run to export")
+    comparisons = read_json(folder / COMPARISONS)
+    if comparisons:
+        train.write(target / COMPARISONS, comparisons)
+    _check([file for file in target.rglob("*") if file.suffix in (".json", ".log")])
+    return names
+
+
+def _export_run(run: Path, target: Path, result: Dict[str, Any]) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    hashed = translations_hash(run)
+    train.write(target / RESULT, {**portable_result(result), **({HASH: hashed} if hashed else {})})
+    log = run / CHECKPOINTS / "train.log"
+    if not log.exists():
+        log = run / "train.log"  # it was exported before
+    if log.exists():
+        train.write(target / "train.log", short_log(log.read_text(encoding="utf-8", errors="replace")))
+
+
+def _check(files: Sequence[Path]) -> None:
+    """Makes sure that neither the machine's name nor a home folder went with them."""
+    traces = [re.escape(str(Path.home())) + "/", rf"\b{re.escape(socket.gethostname())}\b"]
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        for trace in traces:
+            if re.search(trace, text):
+                raise ReproduceError(f"{file} still names this machine ({trace}); it is not fit to be published")

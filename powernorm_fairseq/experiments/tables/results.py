@@ -1,0 +1,234 @@
+"""What came out of a table's runs: means, spreads, differences, orders, and which setting validation data chooses."""
+
+import functools
+import math
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from powernorm_fairseq.experiments.tables import catalogue
+from powernorm_fairseq.experiments.tables.catalogue import Row, Table
+from powernorm_fairseq.experiments.tables.compare import Comparisons
+from powernorm_fairseq.experiments.tables.run import RESULT, Run
+from powernorm_fairseq.experiments.tables.seeds import Estimate, estimate, mean_of_strata, probability_of_improvement
+from powernorm_fairseq.experiments.trainings import read_json
+
+ERRORS = 2  # standard errors that chance may make
+
+
+@dataclass
+class RowResult:
+    """A row and the results of its seeds.
+
+    Attributes:
+        row: norm and settings.
+        results: seed -> result.json.
+        lacking: name -> state of each run without a result.
+        baseline: row it is compared with.
+        p_values: seed -> p of the paired bootstrap against the baseline's run with that seed.
+    """
+
+    row: Row
+    results: Dict[int, Dict[str, Any]]
+    lacking: Dict[str, str] = field(default_factory=dict)
+    baseline: Optional["RowResult"] = None
+    p_values: Dict[int, float] = field(default_factory=dict)
+
+    def scores(self, metric: str) -> Dict[int, float]:
+        """Seed -> score of the test set."""
+        found = {seed: result["scores"].get(metric) for seed, result in self.results.items()}
+        return {seed: score["score"] for seed, score in found.items() if score}
+
+    def valid(self, name: str = "loss") -> Dict[int, float]:
+        """Seed -> loss (or ppl) of the best validation."""
+        found = {seed: (result["best_valid"] or {}).get(name) for seed, result in self.results.items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def numbers(self, name: str) -> List[float]:
+        """What all results say under a name."""
+        return [result[name] for result in self.results.values() if result.get(name) is not None]
+
+    def fastest(self) -> Dict[str, Any]:
+        """The result of the seed that trained fastest; empty if none says how fast it was."""
+        timed = [result for result in self.results.values() if result.get("words_per_second")]
+        return max(timed, key=lambda result: result["words_per_second"], default={})
+
+
+def mean(values: Sequence[float]) -> Optional[float]:
+    """None of nothing."""
+    return statistics.mean(values) if values else None
+
+
+def spread(values: Sequence[float]) -> Optional[float]:
+    """The standard deviation of several seeds; one has none."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+@dataclass
+class TableResult:
+    """All rows of a table.
+
+    Attributes:
+        table: which.
+        dataset: corpus.
+        seeds: that were asked for.
+        rows: their results.
+        chosen: the setting of each norm that validation data prefers, if the table chooses and all runs are there.
+        others: results in the same folder that are in no row of this table.
+    """
+
+    table: Table
+    dataset: str
+    seeds: List[int]
+    rows: List[RowResult]
+    chosen: Dict[str, RowResult] = field(default_factory=dict)
+    others: List[Dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def metric(self) -> str:
+        """What rows are ordered by."""
+        return self.table.metric.key
+
+    @property
+    def sign(self) -> int:
+        """1 if a higher score is better, else -1."""
+        return 1 if self.table.metric.higher_is_better else -1
+
+    def score(self, row: RowResult) -> Optional[float]:
+        """The mean over the seeds."""
+        return mean(list(row.scores(self.metric).values()))
+
+    def difference(self, row: RowResult) -> Optional[float]:
+        """From the baseline, in means over the seeds that both have."""
+        if row.baseline is None:
+            return None
+        ours, theirs = row.scores(self.metric), row.baseline.scores(self.metric)
+        return mean([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+
+    def interval(self, row: RowResult) -> Optional[Estimate]:
+        """The mean over the seeds with its bootstrap interval; None without a score."""
+        scores = list(row.scores(self.metric).values())
+        return estimate(mean_of_strata, [scores]) if scores else None
+
+    def improvement(self, rows: Sequence[RowResult]) -> Optional[Estimate]:
+        """The probability that a run of these rows is better than one of their baselines; None without both.
+
+        Args:
+            rows: settings of one norm, each with a baseline under the same conditions.
+        """
+        pairs = [(row, row.baseline) for row in rows if row.baseline is not None]
+        scores = [[list(each.scores(self.metric).values()) for each in pair] for pair in pairs]
+        scores = [pair for pair in scores if all(pair)]
+        if not scores:
+            return None
+        compare = functools.partial(probability_of_improvement, higher_is_better=self.sign > 0)
+        return estimate(compare, [ours for ours, _ in scores], [theirs for _, theirs in scores])
+
+    def spread(self) -> Optional[float]:
+        """The standard deviation of the scores over the seeds, pooled over all rows."""
+        return pooled_spread([list(row.scores(self.metric).values()) for row in self.rows])
+
+    def unclear(self, first: RowResult, second: RowResult) -> Optional[bool]:
+        """Whether the scores of two rows differ by no more than chance may make; None if that cannot be known."""
+        scores = [list(row.scores(self.metric).values()) for row in (first, second)]
+        return within_spread(scores[0], scores[1], self.spread())
+
+    def scored(self) -> List[RowResult]:
+        """Rows with a score, best first."""
+        found = [row for row in self.rows if self.score(row) is not None]
+        return sorted(found, key=lambda row: -self.sign * (self.score(row) or 0.0))
+
+    def published(self, row: RowResult) -> Optional[float]:
+        """The paper's score for a row, or the one for orientation."""
+        if not self.table.published or row.row.variant:
+            return None
+        return catalogue.published(row.row.norm, self.dataset)
+
+
+def pooled_spread(groups: Sequence[Sequence[float]]) -> Optional[float]:
+    """The standard deviation over the seeds, from all groups together; None if none has two."""
+    several = [group for group in groups if len(group) > 1]
+    if not several:
+        return None
+    squares = sum((len(group) - 1) * statistics.variance(group) for group in several)
+    return math.sqrt(squares / sum(len(group) - 1 for group in several))
+
+
+def chance(first: int, second: int, deviation: Optional[float]) -> Optional[float]:
+    """How far two means may differ by chance: twice the standard error that the seeds' spread gives their difference.
+
+    Args:
+        first: number of seeds.
+        second: of the other's.
+        deviation: from :func:`pooled_spread`; two or three seeds alone are too few to estimate it.
+
+    Returns:
+        None if that cannot be known.
+    """
+    if deviation is None or not first or not second:
+        return None
+    return ERRORS * deviation * math.sqrt(1 / first + 1 / second)
+
+
+def within_spread(first: Sequence[float], second: Sequence[float], deviation: Optional[float]) -> Optional[bool]:
+    """Whether two means differ by no more than :func:`chance` may make; None if that cannot be known."""
+    limit = chance(len(first), len(second), deviation)
+    return None if limit is None else abs(statistics.mean(first) - statistics.mean(second)) <= limit
+
+
+def choose(rows: Sequence[RowResult]) -> Dict[str, RowResult]:
+    """Norm -> its setting with the lowest mean validation loss, of the norms that have several and all results."""
+    chosen = {}
+    for norm in dict.fromkeys(row.row.norm for row in rows):
+        candidates = [row for row in rows if row.row.norm == norm]
+        if len(candidates) > 1 and all(not row.lacking and row.valid() for row in candidates):
+            chosen[norm] = min(candidates, key=lambda row: statistics.mean(row.valid().values()))
+    return chosen
+
+
+def gather(
+    table: Table, dataset: str, folder: Path, rows: Sequence[Row], seeds: Sequence[int], reasons: Dict[str, str]
+) -> TableResult:
+    """Reads the results of a table.
+
+    Args:
+        table: which.
+        dataset: corpus.
+        folder: of the dataset's runs.
+        rows: of the table.
+        seeds: of each row.
+        reasons: name -> why a run has no result, where that is known better than from its folder.
+    """
+    comparisons = Comparisons(folder)
+    found = []
+    for row in rows:
+        runs = {seed: Run(folder, dataset, row, seed, None) for seed in seeds}
+        results = {seed: run.result() for seed, run in runs.items()}
+        lacking = {run.name: reasons.get(run.name, run.state()) for seed, run in runs.items() if not results[seed]}
+        found.append(RowResult(row, {seed: result for seed, result in results.items() if result}, lacking))
+    for result in found:
+        base = catalogue.baseline(result.row, rows)
+        result.baseline = next((other for other in found if other.row == base), None) if base else None
+        if result.baseline is not None:
+            for seed in result.results:
+                names = [each.row.run_name(seed) for each in (result, result.baseline)]
+                compared = comparisons.get(names[0], names[1], table.metric.key)
+                if compared is not None:
+                    result.p_values[seed] = compared["p_value"]
+    own = {row.run_name(seed) for row in rows for seed in seeds}
+    others = [read_json(file) for file in sorted(folder.glob(f"*/{RESULT}")) if file.parent.name not in own]
+    chosen = choose(found) if table.choose else {}
+    return TableResult(table, dataset, list(seeds), found, chosen, [result for result in others if result])
+
+
+def order(rows: Sequence[Tuple[str, float]], decimals: int, higher_is_better: bool = True) -> str:
+    """``A 3.0 > B 2.0 = C 2.0``, of rows that are sorted, the best first."""
+    text = ""
+    previous = None
+    sign = " > " if higher_is_better else " < "
+    for label, value in rows:
+        shown = f"{value:.{decimals}f}"
+        text += ("" if previous is None else " = " if shown == previous else sign) + f"{label} {shown}"
+        previous = shown
+    return text

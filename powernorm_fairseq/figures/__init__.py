@@ -1,0 +1,1 @@
+"""The paper's figures: what they are made of, and drawing them."""

@@ -1,0 +1,96 @@
+"""reproduce.py --launcher slurm: which jobs it submits, and on a real Slurm from a command to the table."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from powernorm_fairseq.experiments.slurm import submit
+from powernorm_fairseq.experiments.tables import reproduce
+from tests.experiments.tables.table_results import result, write_data, write_run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_data(tmp_path / "bin")
+
+
+def words(data, tmp_path, *more):
+    own = ["table1", "--dataset", "iwslt14", "--norms", "ln,pn", "--seeds", "1,2", "--data", data]
+    return [str(word) for word in (*own, "--dir", tmp_path / "runs", "--launcher", "slurm", *more)]
+
+
+def test_a_job_for_each_training_that_is_missing_and_one_after_them(sbatch, data, tmp_path, capsys):
+    length = {"--max-update": ["100000"], "--patience": ["5"]}
+    write_run(tmp_path / "runs" / "iwslt14", result("iwslt14", "ln", 1, 35.0, length=length))
+    more = ["--gpus", "1", "--time", "12:00:00", "--partition", "gpu", "--", "--fp16"]
+    assert reproduce.main(words(data, tmp_path, *more)) == 0
+    jobs = tmp_path / "runs" / "iwslt14" / "slurm"
+    assert sbatch() == [
+        *(f"--parsable {jobs}/{name}.sbatch" for name in ("pn-seed1", "ln-seed2", "pn-seed2")),
+        f"--parsable --dependency=afterany:1:2:3 {jobs}/report.sbatch",
+    ]
+    out = capsys.readouterr().out
+    assert "pn-seed1: job 1" in out and "ln-seed1" not in out and "report: job 4, after 3 trainings" in out
+    text = (jobs / "pn-seed2.sbatch").read_text()
+    assert "--gpus-per-node=1" in text and "--time=12:00:00" in text and "--partition=gpu" in text
+    save_dir = tmp_path / "runs" / "iwslt14" / "pn-seed2" / "checkpoints"
+    assert f"--norm pn --seed 2 --data {data} --save-dir {save_dir} -- --fp16" in text
+    report = (jobs / "report.sbatch").read_text()
+    assert f"--data {data} --dir {tmp_path}/runs --no-training -- --fp16" in report and "#SBATCH --gpus=1" in report
+
+
+def test_trainings_in_the_queue_are_not_submitted_again(sbatch, data, tmp_path, capsys, monkeypatch):
+    assert reproduce.main(words(data, tmp_path)) == 0
+    squeue = tmp_path / "programs" / "squeue"
+    squeue.write_text('#!/usr/bin/env bash\n[[ "$*" != *"--jobs 2 "* ]] || echo "2|RUNNING|None|1:07"\n')
+    squeue.chmod(0o755)
+    capsys.readouterr()
+    assert reproduce.main(words(data, tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "pn-seed1: job 2 is running 1:07" in out and "ln-seed1: job 6" in out  # the others' jobs are gone
+    assert sbatch()[-1].startswith("--parsable --dependency=afterany:6:2:")
+
+
+def test_dry_run_prints_the_jobs_and_writes_nothing(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PYTHON", sys.executable)
+    assert reproduce.main(words(data, tmp_path, "--dry-run")) == 0
+    assert "== sbatch --parsable --dependency=afterany:JOB" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_lack_of_sbatch_is_one_sentence(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(submit, "check_training", lambda args, words: [])
+    monkeypatch.setenv("PATH", "")
+    assert reproduce.main(words(data, tmp_path)) == 1
+    assert capsys.readouterr().err.strip() == (
+        "reproduce: sbatch was not found; is this a machine of a Slurm cluster?"
+    )
+
+
+@pytest.mark.slow
+def test_from_a_command_to_the_table_on_a_real_slurm(cluster, toy_data, tmp_path):
+    tiny = (
+        "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 "
+        "--encoder-layers 1 --decoder-layers 1 --num-workers 0 --max-tokens 100 --log-interval 5 --warmup-updates 20 "
+        "--keep-last-epochs 2 --max-epoch 3 --cpu"
+    ).split()
+    own = ["table1", "--dataset", "demo", "--norms", "ln,pn", "--data", toy_data, "--dir", tmp_path / "runs"]
+    command = [sys.executable, ROOT / "scripts" / "reproduce.py", *own, "--launcher", "slurm", "--", *tiny]
+    env = {**cluster.env, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    subprocess.run([str(word) for word in command], env=env, check=True, stdout=subprocess.PIPE)
+    folder = tmp_path / "runs" / "demo"
+    end = time.monotonic() + 300
+    while not (folder / "table1.html").exists():
+        outputs = [file.read_text(errors="replace")[-1500:] for file in (folder / "slurm").glob("*.out")]
+        assert time.monotonic() < end, (cluster.states(), outputs)
+        time.sleep(1)
+    assert json.loads((folder / "pn-seed1" / "result.json").read_text())["scores"]["tokenized"]["score"] >= 0
+    printed = "".join(file.read_text() for file in (folder / "slurm").glob("report-*.out"))
+    assert "| LN" in printed and os.path.exists(str(folder / "ln-seed1" / "hyp.txt"))
