@@ -42,6 +42,7 @@ NORMS: Dict[str, Type[Norm]] = {
 }
 # The layer-scale in front of each norm where nothing else is said: as in the authors' release.
 USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer", "rbn": "layer"}
+RELEASED_WITHOUT_LAYER_SCALE = ("rbn",)  # in the release of its own authors
 USUAL_HEAD = 64  # features of an attention head
 
 
@@ -79,7 +80,7 @@ def build_norm(
         groups: number of attention heads, the slices of ``gn`` and of a layer-scale by ``head``. Default: what makes
             slices of 64 features, or about that
         layer_scale: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`. Default: that of the authors'
-            release, ``head`` for pn and pnv, ``layer`` for bn, brn and mabn
+            release, ``head`` for pn and pnv, ``layer`` for bn, brn, mabn and rbn
         **options: settings under the names they have in the classes. One set of options serves all norms, so that an
             experiment can exchange the norm and nothing else: a setting that this norm does not have is checked and
             then left aside; one that no norm has is an error.
@@ -89,7 +90,10 @@ def build_norm(
     own = norm_options(name)
     known = {option for norm in NORMS for option in norm_options(norm)}
     options["groups"] = usual_groups(num_features) if groups is None else groups
-    options["layer_scale"] = USUAL_LAYER_SCALE.get(name, "none") if layer_scale is None else layer_scale
+    if layer_scale is None:
+        released = options.get("recipe") == "release" and name in RELEASED_WITHOUT_LAYER_SCALE
+        layer_scale = "none" if released else USUAL_LAYER_SCALE.get(name, "none")
+    options["layer_scale"] = layer_scale
     for option in options:
         check_choice("option", option, sorted(known))
     _check(num_features, options)

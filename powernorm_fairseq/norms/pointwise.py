@@ -49,9 +49,12 @@ class DynamicTanh(Norm):
         """What is applied to each number."""
         return torch.tanh(u)
 
-    def plain(self, x: Tensor, padding: MaybeTensor, gamma: MaybeTensor, beta: MaybeTensor, *numbers: MaybeTensor) -> Tensor:
-        """The formula, with alpha and shift behind gamma and beta."""
-        tokens, (alpha, shift) = functional.tokens_of(x, padding), numbers
+    def plain(
+        self, x: Tensor, padding: MaybeTensor, gamma: MaybeTensor, beta: MaybeTensor, alpha: MaybeTensor,
+        shift: MaybeTensor,
+    ) -> Tensor:  # fmt: skip
+        """The formula."""
+        tokens = functional.tokens_of(x, padding)
         u = tokens.s * (self.alpha_start if alpha is None else alpha.to(tokens.s.dtype))
         if shift is not None:
             u = u + shift.to(u.dtype)

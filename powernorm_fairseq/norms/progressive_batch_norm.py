@@ -1,5 +1,6 @@
 """Progressive re-parameterised batch normalisation: LayerNorm that becomes BN in the course of the training."""
 
+import warnings
 from typing import Any, Dict, Optional
 
 import torch
@@ -24,7 +25,8 @@ class ProgressiveBatchNorm(BatchNorm):
 
     Args:
         num_features: size :math:`C` of the last dimension.
-        updates: batches in which :math:`\lambda` falls; it has no default that suits every training.
+        updates: batches in which :math:`\lambda` falls; it has no default that suits every training. It is part of the
+            state: a checkpoint brings the number that it was trained with.
         eta_start: the number :math:`\eta`, one for the layer, at the start; fixed without ``affine``. Default: 1
         momentum: weight of the *new* batch in the running statistics. Default: 0.1
         recipe: ``paper``, or ``release``: there evaluation is BN's branch alone from the first step on.
@@ -34,14 +36,15 @@ class ProgressiveBatchNorm(BatchNorm):
     """
 
     def __init__(
-        self, num_features: int, *, updates: Optional[int] = None, eta_start: float = 1.0, momentum: Optional[float] = None,
-        **common: Any,
+        self, num_features: int, *, updates: Optional[int] = None, eta_start: float = 1.0,
+        momentum: Optional[float] = None, **common: Any,
     ) -> None:  # fmt: skip
         super().__init__(num_features, momentum=0.1 if momentum is None else momentum, **common)
         if updates is None:
-            raise ValueError("updates is not given; prepbn needs the number of batches in which it turns from LN into BN")
+            raise ValueError("updates is not given; prepbn needs the number of batches in which LN becomes BN")
         check_at_least("updates", updates, 1)
         self.updates = updates
+        self.register_buffer("fall_updates", torch.tensor(updates, device=common.get("device")))
         self.eta_start = eta_start
         self.fixed_share: Optional[float] = None  # while statistics are estimated anew
         like = {"device": common.get("device"), "dtype": common.get("dtype")}
@@ -66,7 +69,12 @@ class ProgressiveBatchNorm(BatchNorm):
         seen = self.num_updates if num_updates is None else num_updates
         if self.fixed_share is not None:
             return self.running_var.new_full((), self.fixed_share)
-        return (1 - seen.to(self.running_var.dtype) / self.updates).clamp(min=0)
+        return (1 - seen.to(self.running_var.dtype) / self.fall_updates).clamp(min=0)
+
+    def reset_running_stats(self) -> None:
+        """Forgets every batch seen so far."""
+        super().reset_running_stats()
+        self.fall_updates.fill_(self.updates)
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         state, share = call.state, self.share_of_ln(call.state["num_updates"])
@@ -124,11 +132,21 @@ class ProgressiveBatchNorm(BatchNorm):
         """See the base."""
         if self.recipe != "release" and float(self.share_of_ln()) > 0:
             raise ValueError(
-                f"prepbn can be folded after updates={self.updates} batches, when nothing of LN is left; it has seen "
+                f"prepbn can be folded after updates={int(self.fall_updates)} batches, when nothing of LN is left; it has seen "
                 f"{int(self.num_updates)}"
             )
         scale, offset = super().linear_map()
         return scale + (self.eta_start if self.eta is None else self.eta.double()), offset
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "fall_updates")
+        if saved is not None and not saved.is_meta and int(saved) != self.updates:
+            warnings.warn(
+                f"{prefix[:-1]}: in the checkpoint LN becomes BN in {int(saved)} batches, and that is kept; "
+                f"updates={self.updates} has no effect",
+                stacklevel=2,
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _settings(self) -> Dict[str, Any]:
         return {**super()._settings(), "updates": self.updates, "eta_start": self.eta_start}

@@ -87,21 +87,23 @@ class RegularisedBatchNorm(BatchNorm):
 
 
 def take_penalty(model: nn.Module) -> Optional[Tensor]:
-    """The penalties of all RBN in a model since they were last taken, to be added to the loss; None if there is none."""
+    """The penalties of all RBN in a model since they were last taken, for the loss; None if there is none."""
     norms = [module for module in model.modules() if isinstance(module, RegularisedBatchNorm)]
     found = [penalty for penalty in (norm.take_penalty() for norm in norms) if penalty is not None]
     return sum(found[1:], found[0]) if found else None
 
 
 def penalty_of(
-    centre: Tensor, variance: Tensor, count: Tensor, running: Sequence[Tensor], weights: Tuple[float, float], kept: float
+    centre: Tensor, variance: Tensor, count: Tensor, running: Sequence[Tensor], weights: Tuple[float, float],
+    kept: float,
 ) -> Tuple[Tensor, Tensor]:
     """The penalty, and its gradients: columns that add to dL/ds, and columns that add to it times (s - centre).
 
     ``kept`` is the share of the gap that is left when the running values have moved first.
     """
     gaps = [(own - old.to(own.dtype)) * kept for own, old in zip((centre, variance), running)]
-    of_mean, of_var = (weight * (count > 0) for weight in weights)  # a batch without a token has no statistics
+    real = (count > 0).to(centre.dtype)
+    of_mean, of_var = (weight * real for weight in weights)  # a batch without a token has no statistics
     penalty = (of_mean * gaps[0].square()).sum() + (of_var * gaps[1].abs()).sum()
     return penalty, mean(torch.cat([2 * of_mean * gaps[0], 2 * of_var * gaps[1].sign()]), count)
 

@@ -160,7 +160,8 @@ class _Unified(ops._Norm):
         """See the class."""
         ops._refuse_twice("UN")
         x, gamma, padding, scales, rstd, r, own, outlier, slot, count = ctx.saved_tensors
-        operators, dy, width, moves, state = ops.operators(ctx.kernel), dy.contiguous(), x.shape[-1], ctx.counts, ctx.state
+        operators, dy, width = ops.operators(ctx.kernel), dy.contiguous(), x.shape[-1]
+        moves, state = ctx.counts, ctx.state
         if not ops.compiling():
             check_scale(ctx.loss_scale)
             if ctx.used is not None:

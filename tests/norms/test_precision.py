@@ -23,7 +23,7 @@ def test_buffers_stay_float32(name, dtype):
     for model in (torch.nn.Sequential(norm).to(dtype), torch.nn.Sequential(norm).to("cpu", dtype)):
         assert model[0].weight.dtype == dtype
         for key, buffer in model[0].named_buffers():
-            assert buffer.dtype == (torch.int64 if key == "num_updates" else torch.float32)
+            assert buffer.dtype == (torch.int64 if key in ("num_updates", "fall_updates") else torch.float32)
             assert torch.equal(buffer, before[key])  # not by way of half precision
 
 
@@ -80,7 +80,8 @@ def test_overflow_in_the_backward_leaves_every_buffer_finite(name, bad):
     norm = bare_norm(name, 6, window=2)
     x, dy, mask = random_batch(0)
     step(norm, x.float(), dy.float(), mask)
-    kept = {key: norm.state_dict()[key].clone() for key in norm.state_dict() if key in ("nu", "grad_window", "grad_mean")}
+    late = ("nu", "grad_window", "grad_mean")
+    kept = {key: value.clone() for key, value in norm.state_dict().items() if key in late}
     dy[0, 0, 0] = bad
     step(norm, x.float(), dy.float(), mask)
     for key, buffer in norm.named_buffers():

@@ -78,12 +78,12 @@ def test_buffers_are_those_documented(name):
         "pn": {"running_psi2", "nu"},
         "rbn": {"running_mean", "running_var"},
         "un": {"running_psi2", "psi2_window", "grad_window", "grad_mean"},
-        "prepbn": {"running_mean", "running_var"},
+        "prepbn": {"running_mean", "running_var", "fall_updates"},
     }
     buffers = dict(bare_norm(name, 6).named_buffers())
     assert set(buffers) == expected[name] | {"num_updates"}
     for key, buffer in buffers.items():
-        counts = key == "num_updates"
+        counts = key in ("num_updates", "fall_updates")
         assert buffer.dtype == (torch.int64 if counts else torch.float32)
         assert buffer.shape[-1:] == (() if counts else (6,))
 
