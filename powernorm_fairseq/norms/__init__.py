@@ -1,10 +1,10 @@
-"""Normalisation layers that leave padding out: LN, RMS, GN, BN, BRN, MABN, PN-V and PN. Pure torch."""
+"""Normalisation layers that leave padding out: LN, RMS, GN, BN, BRN, MABN, PN-V, PN and later ones. Pure torch."""
 
 from powernorm_fairseq.norms.base import BatchStatisticsNorm, Norm
 from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchRenorm
 from powernorm_fairseq.norms.centralise import centralise_weight
 from powernorm_fairseq.norms.convert import calibrate, convert_norms, convert_sync
-from powernorm_fairseq.norms.factory import NORMS, build_norm, norm_names, norm_options
+from powernorm_fairseq.norms.factory import NORMS, build_norm, norm_names, norm_options, register_norm
 from powernorm_fairseq.norms.fold import FoldedNorm, fold_norm
 from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
 from powernorm_fairseq.norms.padding import padding, pass_padding
@@ -46,6 +46,7 @@ __all__ = [
     "norm_options",
     "padding",
     "pass_padding",
+    "register_norm",
     "take_penalty",
     "training_step",
 ]

@@ -1,7 +1,7 @@
 """From the name of a norm to the layer."""
 
 import inspect
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Callable, Dict, List, Optional, Type
 
 from powernorm_fairseq.norms.base import Norm
 from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchRenorm
@@ -44,6 +44,23 @@ NORMS: Dict[str, Type[Norm]] = {
 USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer", "rbn": "layer"}
 RELEASED_WITHOUT_LAYER_SCALE = ("rbn",)  # in the release of its own authors
 USUAL_HEAD = 64  # features of an attention head
+
+
+def register_norm(name: str) -> Callable[[Type[Norm]], Type[Norm]]:
+    """Makes a class known to :func:`build_norm`, and to the command line, by a name of its own.
+
+    Example: ``@register_norm("my_norm")`` above ``class MyNorm(Norm):``
+    """
+    if name in NORMS:
+        raise ValueError(f"norm={name!r} is registered already, as {NORMS[name].__module__}.{NORMS[name].__name__}")
+
+    def register(kind: Type[Norm]) -> Type[Norm]:
+        if not (isinstance(kind, type) and issubclass(kind, Norm)):
+            raise TypeError(f"norm={name!r} has to be a class derived from powernorm_fairseq.norms.Norm, not {kind!r}")
+        NORMS[name] = kind
+        return kind
+
+    return register
 
 
 def norm_names() -> List[str]:

@@ -132,8 +132,8 @@ class ProgressiveBatchNorm(BatchNorm):
         """See the base."""
         if self.recipe != "release" and float(self.share_of_ln()) > 0:
             raise ValueError(
-                f"prepbn can be folded after updates={int(self.fall_updates)} batches, when nothing of LN is left; it has seen "
-                f"{int(self.num_updates)}"
+                f"prepbn can be folded after updates={int(self.fall_updates)} batches, when nothing of LN is left; it "
+                f"has seen {int(self.num_updates)}"
             )
         scale, offset = super().linear_map()
         return scale + (self.eta_start if self.eta is None else self.eta.double()), offset
