@@ -33,8 +33,11 @@ test-triton: setup  ## add triton to .venv and test the GPU kernels in its inter
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.9.0
 	@TRITON_INTERPRET=1 $(call pytest,.venv) tests/norms/test_kernels_triton.py $(PYTEST_ARGS)
 
-lint: setup  ## check the Python code with ruff and the shell scripts with shellcheck
+lint: setup  ## check the Python code with ruff and mypy, shell scripts with shellcheck, the Containerfile with hadolint
 	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@if [ -x .venv/bin/hadolint ]; then .venv/bin/hadolint Containerfile; \
+	else echo "lint: hadolint is not installed, so the Containerfile was not checked"; fi
 	@if command -v shellcheck >/dev/null; then \
 	  git ls-files -z --cached --others --exclude-standard '*.sh' '*.sbatch' .ci/run | xargs -0 shellcheck -x; \
 	else echo "lint: shellcheck is not installed, so the shell scripts were not checked"; fi
@@ -72,5 +75,5 @@ browser-deps:  ## install chromium from Debian's packages, for the tests of the 
 	fi
 
 clean:  ## remove both environments and what the tools leave behind; results stay
-	rm -rf .venv .venv-* .venv.l* build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .venv.l* build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

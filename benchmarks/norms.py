@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The time and memory of every norm in every implementation, beside torch's own norms, as ratios.
 
-All candidates of one shape run turn by turn in one process, in changing order. A ratio is that of two medians; the
-range behind it has the quartiles of the ratios within each round. Our norms get T x B x C, with the padding mask as
-fairseq's encoder hands it on (a transposed view) and without a mask; torch's get the same rows without a mask. "Frozen"
-is a step in evaluation mode, with gradients. "Saved" is what autograd keeps for the backward, as distinct storages,
-parameters aside. --encoder measures six encoder layers of torch with PN beside LN, eager and compiled. The program
-starts itself again with a fixed allocator.
+All candidates of one shape run turn by turn in one process, in changing order; a turn is some steps in a row (--steps),
+because a model calls its norms again and again, and counts as their median. A ratio is that of two medians over the
+rounds; the range behind it has the quartiles of the ratios within each round. Our norms get T x B x C, with the padding
+mask as fairseq's encoder hands it on (a transposed view) and without a mask; torch's get the same rows without a mask.
+"Frozen" is a step in evaluation mode, with gradients. "Saved" is what autograd keeps for the backward, as distinct
+storages, parameters aside. --encoder measures six encoder layers of torch with PN beside LN, eager and compiled. The
+program starts itself again with a fixed allocator.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from benchmarks import bandwidth, interleave
 from powernorm_fairseq.norms import build_norm, convert_norms, norm_names
-from powernorm_fairseq.norms.kernels import available
+from powernorm_fairseq.norms.kernels import KERNELS, available
 
 LAYER_NORM, BATCH_NORM, RMS_NORM = "nn.LayerNorm", "nn.BatchNorm1d", "nn.RMSNorm"
 # The layer-scale that a norm usually has in a model; bn and pnv are measured without as well, like nn.BatchNorm1d.
@@ -104,7 +105,9 @@ def _padding_share(shape: Shape) -> float:
     return round(padding_mask(shape.length, shape.positions // shape.length).float().mean().item(), 3)
 
 
-def candidates(shape: Shape, dtype: torch.dtype, norms: Sequence[str], device: str) -> List[Candidate]:
+def candidates(
+    shape: Shape, dtype: torch.dtype, norms: Sequence[str], kernels: Sequence[str], device: str
+) -> List[Candidate]:
     """Torch's norms and ours, on one batch; the reference comes first."""
     torch.manual_seed(1)
     mask = padding_mask(shape.length, shape.positions // shape.length).to(device)
@@ -114,7 +117,7 @@ def candidates(shape: Shape, dtype: torch.dtype, norms: Sequence[str], device: s
     found = [Candidate(name, "", "torch", kind(shape.width), (rows,)) for name, kind in torchs.items() if kind]
     for name in norms:
         for layer_scale in LAYER_SCALES.get(name, ("none",)):
-            for kernel in available(device):
+            for kernel in kernels:
                 for inputs in ((x, mask), (x,)):
                     options = {"groups": shape.groups, "layer_scale": layer_scale, "kernel": kernel}
                     found.append(Candidate(name, layer_scale, kernel, build_norm(name, shape.width, **options), inputs))
@@ -123,35 +126,38 @@ def candidates(shape: Shape, dtype: torch.dtype, norms: Sequence[str], device: s
     return found
 
 
-def runner(candidate: Candidate, now: Callable[[], float]) -> Callable[[], Dict[str, float]]:
-    """A function that does one step of each part and returns the seconds."""
+def runner(candidate: Candidate, now: Callable[[], float], steps: int) -> Callable[[], Dict[str, float]]:
+    """A function that does some steps of each part in a row and returns the median seconds of a step."""
     module, inputs = candidate.module, candidate.inputs
     wanted = [inputs[0], *module.parameters()]
     gradient = torch.randn_like(inputs[0])
 
-    def run() -> Dict[str, float]:
-        module.train()
+    def train() -> Dict[str, float]:
         start = now()
         output = module(*inputs)
         between = now()
-        gradients = torch.autograd.grad(output, wanted, gradient)
+        torch.autograd.grad(output, wanted, gradient)
         end = now()
-        del output, gradients
-        module.eval()
-        begin = now()
+        return {"forward": between - start, "backward": end - between, "training": end - start}
+
+    def frozen() -> Dict[str, float]:
+        start = now()
         torch.autograd.grad(module(*inputs), wanted, gradient)
-        frozen = now() - begin
-        with torch.no_grad():
-            before = now()
-            module(*inputs)
-            after = now()
-        return {
-            "forward": between - start,
-            "backward": end - between,
-            "training": end - start,
-            "frozen": frozen,
-            "inference": after - before,
-        }
+        return {"frozen": now() - start}
+
+    @torch.no_grad()
+    def infer() -> Dict[str, float]:
+        start = now()
+        module(*inputs)
+        return {"inference": now() - start}
+
+    def run() -> Dict[str, float]:
+        medians = {}
+        for part, training in ((train, True), (frozen, False), (infer, False)):
+            module.train(training)
+            times = [part() for _ in range(steps)]
+            medians.update({name: statistics.median(step[name] for step in times) for name in times[0]})
+        return medians
 
     return run
 
@@ -200,9 +206,9 @@ def _tensors(value: Any, seen: Set[int]) -> List[Tensor]:
 def measure(shape: Shape, dtype: str, threads: int, args: argparse.Namespace) -> List[Dict[str, Any]]:
     """All candidates of one shape and type on so many threads: one row of facts for each."""
     torch.set_num_threads(threads)
-    found = candidates(shape, getattr(torch, dtype), args.norms, args.device)
+    found = candidates(shape, getattr(torch, dtype), args.norms, args.kernels, args.device)
     now = interleave.stopwatch(args.device)
-    runners = {candidate.label: runner(candidate, now) for candidate in found}
+    runners = {candidate.label: runner(candidate, now, args.steps) for candidate in found}
     times = interleave.interleave(runners, args.rounds, args.warmup_rounds)
     saved = {candidate.label: saved_bytes(candidate) for candidate in found}
     labels = {candidate.name: candidate.label for candidate in found if candidate.kernel == "torch"}
@@ -342,6 +348,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtypes", type=dtypes, default=list(DTYPES), metavar="T,T", help="default: all")
     parser.add_argument("--shapes", type=parse_shapes, metavar="S,S", help=f"positions x width / heads ({SHAPES})")
     parser.add_argument("--threads", type=interleave.numbers, metavar="N,N", help="default: 1 and the number of cores")
+    kernels = interleave.choices(KERNELS[1:], "kernel")
+    parser.add_argument("--kernels", type=kernels, metavar="K,K", help="default: all that serve the device")
+    parser.add_argument("--steps", type=interleave.number, default=5, help="steps in a row (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="default: cpu")
     parser.add_argument("--encoder", action="store_true", help="also measure an encoder, compiled (some minutes)")
     return parser
@@ -350,13 +359,15 @@ def build_parser() -> argparse.ArgumentParser:
 def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
     """The numbers of all shapes, types and numbers of threads."""
     args.shapes = args.shapes or parse_shapes(QUICK_SHAPES if args.quick else SHAPES)
+    args.kernels = args.kernels or available(args.device)
     args.threads = args.threads or ([1] if args.quick else sorted({1, interleave.cores()}))
     facts: Dict[str, Any] = {
-        "kernels": available(args.device),
+        "kernels": args.kernels,
         "shapes": [str(shape) for shape in args.shapes],
         "dtypes": args.dtypes,
         "threads": args.threads,
         "rounds": args.rounds,
+        "steps": args.steps,
         "peak": bandwidth.peak(args.device),
         "padding": {str(shape): _padding_share(shape) for shape in args.shapes},
         "results": [],

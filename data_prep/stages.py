@@ -1,5 +1,6 @@
 """Work done stage by stage in an output folder: skipped where it is finished, refused where options have changed."""
 
+import argparse
 import logging
 import os
 import time
@@ -16,6 +17,28 @@ logger = logging.getLogger("data_prep")
 
 SPLITS = ("train", "valid", "test")
 _PACKAGES = ("sacremoses", "sentencepiece", "fairseq", "fairseq-fixed", "torch")
+
+
+def add_common_options(parser: argparse.ArgumentParser, stages: Sequence[str], archives: bool) -> None:
+    """Adds the options of all corpora: those that :class:`StagedRun` takes, and ``--dry-run``."""
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the results go")
+    if archives:
+        parser.add_argument(
+            "--from",
+            dest="source",
+            type=Path,
+            metavar="DIR",
+            help="archives already downloaded, under their published names (default: fetch them to OUT/archives)",
+        )
+        parser.add_argument(
+            "--mirror", action="append", default=[], metavar="URL", help="folder on a server to try first; repeatable"
+        )
+    else:
+        parser.set_defaults(source=None, mirror=[])
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--until", choices=stages, default="bin", help="last stage to do (default: %(default)s)")
+    parser.add_argument("--overwrite", action="store_true", help="redo stages whose options have changed")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
 
 
 class StagedRun:

@@ -1,47 +1,20 @@
-"""Files written so that no fault leaves half of one behind under the name that matters.
+"""Checkpoints written so that no fault leaves half of one behind, tried again, and with the reason where that fails."""
 
-A file is written under a temporary name, flushed to the disk and renamed.
-"""
-
-import contextlib
 import logging
 import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, Optional, Union
+from typing import Any, BinaryIO, Callable, Optional, Union
 
 import torch
+
+from powernorm_fairseq.files import written_aside
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # as fairseq
 WAIT_SECONDS = 2.5
-
-
-def aside(path: Path) -> Path:
-    """The temporary name of a file; always the same, so that the next attempt replaces what a killed one left."""
-    return path.with_name(path.name + ".tmp")
-
-
-@contextlib.contextmanager
-def written_aside(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which becomes ``path`` at the end; after an exception ``path`` is as it was."""
-    temporary = aside(path)
-    file = open(str(temporary), "wb")
-    try:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())  # or a crash of the machine can leave the new name with no content
-        file.close()
-        os.replace(str(temporary), str(path))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            file.close()  # fails if it still has something to write
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _flush_folder(path.parent)
 
 
 def save_file(state: Any, path: Union[str, Path]) -> None:
@@ -55,7 +28,7 @@ def save_file(state: Any, path: Union[str, Path]) -> None:
     def write() -> None:
         with written_aside(path) as file:
             output = _Output(file)
-            torch.save(state, output)
+            torch.save(state, output)  # type: ignore[arg-type]
             if output.error is not None:
                 raise _Failure(output.size) from output.error
 
@@ -119,7 +92,7 @@ def _insist(write: Callable[[], None], path: Path) -> None:
         try:
             return write()
         except OSError as error:
-            reason = error.__cause__ if isinstance(error, _Failure) else error
+            reason: Any = error.__cause__ if isinstance(error, _Failure) else error
             message = "{} could not be written: {}".format(path, os.strerror(reason.errno) if reason.errno else reason)
             if isinstance(error, _Failure):
                 free = shutil.disk_usage(str(path.parent)).free
@@ -131,12 +104,3 @@ def _insist(write: Callable[[], None], path: Path) -> None:
             logger.warning("%s; trying again in %s seconds", message, WAIT_SECONDS)
             time.sleep(WAIT_SECONDS)
 
-
-def _flush_folder(folder: Path) -> None:
-    """Makes a rename last through a crash of the machine, where the file system can do that."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(str(folder), os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

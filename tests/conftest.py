@@ -1,12 +1,31 @@
-"""Fixtures for tests that run fairseq for real, on a toy corpus made here."""
+"""Fixtures for tests that run fairseq for real, on a toy corpus made here; the option and the figures of the faults."""
 
 import random
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 WORDS = [f"w{number}" for number in range(40)]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="fault tests: hundreds of kills")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    sums: "Counter[str]" = Counter()
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        if report.when == "call":
+            for name, number in report.user_properties:
+                if name.startswith("faults: "):
+                    sums[name[len("faults: ") :]] += number
+    if sums:
+        terminalreporter.section("faults")
+        for name, number in sorted(sums.items()):
+            terminalreporter.write_line(f"{number:6d}  {name}")
 
 
 def write_toy_corpus(folder: Path) -> None:

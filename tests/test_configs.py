@@ -16,35 +16,40 @@ from fairseq.optim.lr_scheduler import LR_SCHEDULER_DATACLASS_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from hydra.core.global_hydra import GlobalHydra
 from hydra.experimental import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from data_prep.lm_recipes import LM_RECIPES
 from powernorm_fairseq.models.lm_architectures import PTB, TINY, WIKITEXT103
 from powernorm_fairseq.norms import norm_names
+from powernorm_fairseq.safe_load import load_checkpoint
 
 TOP = Path(__file__).parent.parent
 CONFIGS = TOP / "configs"
-LANGUAGE_MODELS = ("ptb", "wikitext103", "lm_tiny")
-EXPERIMENTS = ("iwslt14", "wmt14", "multi30k", "demo", *LANGUAGE_MODELS)
-NAMES = sorted(path.stem for path in CONFIGS.glob("*_*.yaml"))
+EXPERIMENTS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+LANGUAGE_MODELS = [name for name in EXPERIMENTS if "base/language_model" in (CONFIGS / f"{name}.yaml").read_text()]
 
 
-def composed(name):
+def composed(experiment, norm="pn"):
     """The configuration as fairseq-hydra-train composes it."""
-    hydra_init(name)
+    hydra_init(experiment)
     GlobalHydra.instance().clear()
+    override = "model.norm" if experiment in LANGUAGE_MODELS else "norm"
     with initialize_config_dir(config_dir=str(CONFIGS)):
-        cfg = compose(name)
+        cfg = compose(experiment, overrides=[f"{override}={norm}"])
     cfg.task.data = "data"
     return cfg
 
 
-def test_one_for_each_experiment_and_norm():
-    assert NAMES == sorted(f"{experiment}_{norm}" for experiment in EXPERIMENTS for norm in norm_names())
+def test_the_experiments_and_a_file_for_each_norm():
+    assert EXPERIMENTS == ["demo", "iwslt14", "lm_tiny", "multi30k", "ptb", "wikitext103", "wmt14"]
+    assert LANGUAGE_MODELS == ["lm_tiny", "ptb", "wikitext103"]
+    assert sorted(path.stem for path in (CONFIGS / "norm").glob("*.yaml")) == sorted(norm_names())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_composes_of_known_settings(name):
-    cfg = composed(name)  # the top level is checked against fairseq's schema
+@pytest.mark.parametrize("norm", sorted(norm_names()))
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_composes_of_known_settings(experiment, norm):
+    cfg = composed(experiment, norm)  # the top level is checked against fairseq's schema
     for group, registry in (
         ("task", TASK_DATACLASS_REGISTRY),
         ("model", MODEL_DATACLASS_REGISTRY),
@@ -53,8 +58,32 @@ def test_composes_of_known_settings(name):
         ("lr_scheduler", LR_SCHEDULER_DATACLASS_REGISTRY),
     ):
         merge_with_parent(registry[cfg[group]._name](), cfg[group])  # raises at a setting that does not exist
-    experiment, norm = name.rsplit("_", 1)
     assert (cfg.model.norm if experiment in LANGUAGE_MODELS else cfg.model.encoder_norm) == norm
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_what_an_experiment_says_is_not_overruled(experiment):
+    """hydra merges the files of the defaults list after the experiment's own, so they must not set the same."""
+    own, cfg = OmegaConf.load(str(CONFIGS / f"{experiment}.yaml")), composed(experiment)
+    for group, settings in own.items():
+        for name, value in settings.items() if group != "defaults" else ():
+            assert cfg[group][name] == value, (group, name)
+
+
+@pytest.mark.slow
+def test_a_sweep_from_any_folder(toy_data, tmp_path):
+    """Norms and seeds: each training in a folder of its own, below the one where the command was given."""
+    command = [str(Path(sys.executable).parent / "fairseq-hydra-train"), "-m", "--config-dir", str(CONFIGS)]
+    command += ["--config-name", "demo", "norm=ln,pn", "common.seed=1,2", f"task.data={toy_data}", "common.cpu=true"]
+    command += ["optimization.max_update=1", "hydra.sweep.dir=sweep"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=str(tmp_path), env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = []
+    for job in "0123":
+        cfg = load_checkpoint(tmp_path / "sweep" / job / "checkpoints" / "checkpoint_last.pt")["cfg"]
+        found.append((cfg["model"]["encoder_norm"], cfg["common"]["seed"]))
+    assert sorted(found) == [("ln", 1), ("ln", 2), ("pn", 1), ("pn", 2)]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +96,7 @@ def test_composes_of_known_settings(name):
 def test_recipes_of_the_paper(
     experiment, lr, warmup, decay, updates, patience, average, width, ffn, heads, languages
 ):
-    cfg = composed(f"{experiment}_pn")
+    cfg = composed(experiment)
     assert list(cfg.optimization.lr) == [lr] and cfg.optimization.max_update == updates
     assert cfg.optimization.clip_norm == 0 and cfg.optimization.stop_min_lr == 1e-9
     assert cfg.lr_scheduler.warmup_updates == warmup and cfg.lr_scheduler.warmup_init_lr == 1e-7
@@ -89,7 +118,7 @@ def test_recipes_of_the_paper(
 )
 def test_recipes_of_the_language_models(experiment, architecture, context, tokens):
     """The same sizes as the architecture of that name; schedule and length as in the paper's appendix."""
-    cfg = composed(f"{experiment}_pn")
+    cfg = composed(experiment)
     for setting, value in architecture.items():
         assert cfg.model.get(setting, False) == value, setting
     assert cfg.task.tokens_per_sample == context and cfg.dataset.max_tokens == tokens and cfg.model.attention_cores == 1
@@ -107,7 +136,7 @@ def test_training_and_decoding_from_a_configuration(toy_data, tmp_path):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     train = [
         str(bin_dir / "fairseq-hydra-train"),
-        *("--config-dir", str(CONFIGS), "--config-name", "demo_pn", f"task.data={toy_data}"),
+        *("--config-dir", str(CONFIGS), "--config-name", "demo", "norm=pn", f"task.data={toy_data}"),
         *(f"checkpoint.save_dir={tmp_path}/run", "common.cpu=true", "optimization.max_update=3"),
         *("dataset.max_tokens=200", "model.encoder_layers=1", f"common.user_dir={TOP / 'powernorm_fairseq'}"),
     ]

@@ -149,11 +149,24 @@ def test_wheel_works_as_user_dir_from_anywhere(unpacked):
     assert {path.relative_to(unpacked) for path in (unpacked / "powernorm_fairseq").rglob("*.py")} == modules
 
 
-def test_wheel_holds_neither_tests_nor_configs(wheel):
+def test_wheel_holds_the_two_packages_and_their_data(wheel):
     with zipfile.ZipFile(str(wheel)) as archive:
-        tops = {name.split("/")[0] for name in archive.namelist()}
-    (info,) = [top for top in tops if top.endswith(".dist-info")]
-    assert tops == {"powernorm_fairseq", "data_prep", "hydra_plugins", info}
+        names = set(archive.namelist())
+    (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
+    assert {name.split("/")[0] for name in names} == {"powernorm_fairseq", "data_prep", "hydra_plugins", info}
+    configs = {"powernorm_fairseq/" + str(path.relative_to(TOP)) for path in (TOP / "configs").rglob("*.yaml")}
+    assert len(configs) > 15 and {name for name in names if name.endswith(".yaml")} == configs
+    assert {"powernorm_fairseq/py.typed", "data_prep/demo_corpus/lexicon.tsv"} <= names
+    assert {name for name in names if name.startswith("data_prep/") and name.endswith(".py")} == {
+        str(path.relative_to(TOP)) for path in (TOP / "data_prep").rglob("*.py")
+    }
+
+
+def test_wheel_prepares_data_without_torch_and_fairseq(unpacked, tmp_path):
+    code = "import sys; sys.modules.update(torch=None, fairseq=None); from data_prep.__main__ import main; "
+    words = ["demo", "--pairs", "50", "--bpe-tokens", "60", "--workers", "2", "--out", str(tmp_path / "data")]
+    run(sys.executable, "-c", code + "sys.exit(main({}))".format(words), cwd=Path(os.sep), PYTHONPATH=str(unpacked))
+    assert (tmp_path / "data" / "bin" / "train.de-en.en.idx").exists()
 
 
 def test_wheel_asks_for_torch_and_numpy_and_extras_for_the_rest(wheel):

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments.recipes import Flags
 
 EXPERIMENT = "experiment.json"
@@ -18,10 +19,6 @@ CHANGEABLE = frozenset(
     "--validate-interval --validate-interval-updates --disable-validation --max-tokens-valid --batch-size-valid "
     "--norm-stats --norm-stats-interval".split()
 )
-
-
-class TrainError(Exception):
-    """A failure that one sentence explains."""
 
 
 def value(flags: Flags, flag: str, default: str = "") -> str:
@@ -44,7 +41,7 @@ def data_files(data: str, flags: Flags) -> List[Path]:
     files = _text_files(data) if is_language_model(flags) else _pair_files(data, flags)
     for file in files:
         if not file.exists():
-            raise TrainError("{} is missing; was fairseq-preprocess interrupted?".format(file))
+            raise UserError("{} is missing; was fairseq-preprocess interrupted?".format(file))
     return files
 
 
@@ -52,13 +49,13 @@ def _text_files(data: str) -> List[Path]:
     files = []
     for number, folder in enumerate(map(Path, data.split(":"))):
         if not folder.is_dir():
-            raise TrainError("--data {} is no folder; data_prep/lm.sh makes one".format(folder))
+            raise UserError("--data {} is no folder; data_prep lm makes one".format(folder))
         if number == 0:
             files.append(folder / "dict.txt")
         for stem in ["train"] if number else ["train", "valid"]:
             if not (folder / (stem + ".idx")).exists():
-                raise TrainError(
-                    "--data {} has no {} text; data_prep/lm.sh prepares text for language models".format(folder, stem)
+                raise UserError(
+                    "--data {} has no {} text; data_prep lm prepares text for language models".format(folder, stem)
                 )
             files += [folder / (stem + end) for end in (".bin", ".idx")]
     return files
@@ -69,7 +66,7 @@ def _pair_files(data: str, flags: Flags) -> List[Path]:
     files = []
     for number, folder in enumerate(map(Path, data.split(":"))):  # fairseq trains on one of them after the other
         if not folder.is_dir():
-            raise TrainError("--data {} is no folder; data_prep/ makes one".format(folder))
+            raise UserError("--data {} is no folder; data_prep/ makes one".format(folder))
         stems = ["train"] if number else ["train", "valid"]
         if number == 0:
             files += [folder / "dict.{}.txt".format(language) for language in (source, target)]
@@ -77,7 +74,7 @@ def _pair_files(data: str, flags: Flags) -> List[Path]:
             pairs = ["{}-{}".format(source, target), "{}-{}".format(target, source)]
             found = [pair for pair in pairs if (folder / "{}.{}.{}.idx".format(stem, pair, source)).exists()]
             if not found:
-                raise TrainError("--data {} has no {} data for {} to {}".format(folder, stem, source, target))
+                raise UserError("--data {} has no {} data for {} to {}".format(folder, stem, source, target))
             names = ["{}.{}.{}".format(stem, found[0], language) for language in (source, target)]
             files += [folder / (name + end) for name in names for end in (".bin", ".idx")]
     return files
@@ -87,7 +84,7 @@ def check_dictionaries(data: str, flags: Flags) -> None:
     """Shared embeddings need one dictionary for both languages."""
     source, target = (Path(data.split(":")[0]) / "dict.{}.txt".format(language) for language in languages(flags))
     if "--share-all-embeddings" in flags and source.read_bytes() != target.read_bytes():
-        raise TrainError(
+        raise UserError(
             "{} and {} differ, but --share-all-embeddings needs one dictionary for both languages "
             "(fairseq-preprocess --joined-dictionary)".format(source, target)
         )
@@ -109,15 +106,15 @@ def describe(preset: str, norm: str, seed: int, data: str, flags: Flags, extra: 
 def check_save_dir(folder: Path, experiment: Dict[str, Any]) -> None:
     """Refuses a folder with something else in it; a folder is nobody's before its first checkpoint."""
     if folder.exists() and not folder.is_dir():
-        raise TrainError("--save-dir {} is no folder".format(folder))
+        raise UserError("--save-dir {} is no folder".format(folder))
     if not has_checkpoint(folder):
         return
     before = began_with(folder)
     if before is None:
-        raise TrainError("{} holds checkpoints that train.sh did not write; choose another --save-dir".format(folder))
+        raise UserError("{} holds checkpoints that train.sh did not write; choose another --save-dir".format(folder))
     for key, now in experiment.items():
         if key in before and before[key] != now:
-            raise TrainError("{}; choose another --save-dir".format(_difference(folder, key, before[key], now)))
+            raise UserError("{}; choose another --save-dir".format(_difference(folder, key, before[key], now)))
 
 
 def _difference(folder: Path, key: str, before: Any, now: Any) -> str:
@@ -146,7 +143,7 @@ def began_with(folder: Path) -> Optional[Dict[str, Any]]:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        raise TrainError("{} cannot be read; choose another --save-dir, or remove it".format(file)) from None
+        raise UserError("{} cannot be read; choose another --save-dir, or remove it".format(file)) from None
 
 
 def set_aside(folder: Path) -> Optional[Path]:
@@ -167,12 +164,12 @@ def set_aside(folder: Path) -> Optional[Path]:
 def check_precision(precision: str, gpus: int) -> None:
     """Refuses what the machine cannot do."""
     if precision == "fp16" and gpus == 0:
-        raise TrainError("--precision fp16 needs a GPU, and there is none; choose fp32 or bf16")
+        raise UserError("--precision fp16 needs a GPU, and there is none; choose fp32 or bf16")
     if precision == "bf16" and gpus > 0:
         import torch
 
         if torch.cuda.is_available() and not torch.cuda.is_bf16_supported():
-            raise TrainError(
+            raise UserError(
                 "--precision bf16 needs a GPU with bfloat16 (A100 or later), which {} is not; choose fp32 or "
                 "fp16".format(torch.cuda.get_device_name())
             )
@@ -181,7 +178,7 @@ def check_precision(precision: str, gpus: int) -> None:
 def check_backend(flags: Flags) -> None:
     """Refuses what would give all processes the statistics of the first one."""
     if "--broadcast-buffers" in flags:
-        raise TrainError(
+        raise UserError(
             "--broadcast-buffers would replace each process's running statistics by the first one's; leave it out"
         )
 
@@ -198,7 +195,7 @@ def check_disk(folder: Path, data: str, flags: Flags) -> None:
         place = place.absolute().parent
     free = shutil.disk_usage(str(place)).free
     if free < needed:
-        raise TrainError(
+        raise UserError(
             "the checkpoints need about {:.1f} GB, but only {:.1f} GB are free in {}; --keep-last-epochs after -- "
             "keeps fewer".format(needed / 1e9, free / 1e9, place)
         )
@@ -231,7 +228,7 @@ def lock(folder: Path) -> Optional[Any]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise TrainError("another training is running in {}".format(folder)) from None
+        raise UserError("another training is running in {}".format(folder)) from None
     except OSError:  # a file system without locks
         pass
     return file

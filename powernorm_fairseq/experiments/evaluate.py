@@ -1,9 +1,7 @@
-"""Decodes a test set with a checkpoint and scores it; call it as ``scripts/evaluate.sh``."""
+"""Decodes a test set with a checkpoint and scores it: ``powernorm evaluate``, or ``scripts/evaluate.sh``."""
 
 import argparse
 import os
-import pickle
-import shutil
 import struct
 import subprocess
 import sys
@@ -11,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import powernorm_fairseq
-from powernorm_fairseq import scoring
-from powernorm_fairseq.experiments import recipes, references, result_folder
+from powernorm_fairseq import files, scoring
+from powernorm_fairseq.console import Arguments, run_main
+from powernorm_fairseq.experiments import evaluation, recipes, references
 from powernorm_fairseq.safe_load import load_checkpoint
 
-USER_DIR = Path(powernorm_fairseq.__file__).resolve().parent
 LOG, MESSAGES, HYPOTHESES, REFERENCES = "generate.log", "messages.log", "hyp.txt", "ref.txt"
 
 
@@ -50,7 +47,7 @@ def saved_languages(checkpoint: Path) -> Tuple[Optional[str], Optional[str]]:
 
 def find_languages(args: argparse.Namespace) -> Tuple[str, str]:
     """The languages: what the flags say, else the checkpoint, else the names of the data files."""
-    languages = (args.source_lang, args.target_lang)
+    languages: Tuple[Any, ...] = (args.source_lang, args.target_lang)
     if not all(languages):
         languages = tuple(flag or saved for flag, saved in zip(languages, saved_languages(args.checkpoint)))
     if not all(languages):
@@ -75,45 +72,15 @@ def data_files(data: Path, subset: str, source: str, target: str) -> List[Path]:
             break
     else:
         raise scoring.ScoringError("{} has no {} data for {} to {}".format(data, subset, source, target))
-    files = [data / (stem + end) for stem in stems for end in (".bin", ".idx")]
-    files += [data / "dict.{}.txt".format(lang) for lang in (source, target)]
-    for file in files:
-        if not file.exists():
-            raise scoring.ScoringError("{} is missing".format(file))
-    return files
-
-
-def find_bpe(dictionary: Path) -> Optional[str]:
-    """Which subwords a fairseq dictionary holds."""
-    with open(str(dictionary), encoding="utf-8", newline="\n") as file:
-        return scoring.find_bpe_kind(line.rsplit(" ", 1)[0] for line in file)
-
-
-def describe(args: argparse.Namespace, source: str, target: str, files: Sequence[Path]) -> Dict[str, Any]:
-    """Everything the result depends on; equal descriptions mean that nothing has to be decoded again."""
-    return {
-        "checkpoint": str(args.checkpoint.resolve()),
-        "preset": args.preset,
-        "subset": args.subset,
-        "source_lang": source,
-        "target_lang": target,
-        "bpe": args.bpe,
-        "fairseq_flags": args.fairseq_flags,
-        "references": args.references.describe(),
-        "files": result_folder.stamps(
-            [args.checkpoint, *files, *args.references.prepared, *args.references.published]
-        ),
-    }
+    names = [stem + end for stem in stems for end in (".bin", ".idx")]
+    return evaluation.data_files(data, [*names, *map("dict.{}.txt".format, (source, target))], "fairseq-preprocess")
 
 
 def generate_command(args: argparse.Namespace, source: str, target: str, results: Path) -> List[str]:
     """The call of ``fairseq-generate``, the one beside this Python where there is one."""
     preset = PRESETS[args.preset]
-    beside = Path(sys.executable).parent / "fairseq-generate"
-    program = str(beside) if beside.exists() else shutil.which("fairseq-generate")
-    if program is None:
-        raise scoring.ScoringError("fairseq-generate is not installed beside {} nor on PATH".format(sys.executable))
-    command = [program, str(args.data), "--user-dir", str(USER_DIR), "--path", str(args.checkpoint)]
+    command = [recipes.program("fairseq-generate"), str(args.data), "--user-dir", str(evaluation.USER_DIR)]
+    command += ["--path", str(args.checkpoint)]
     command += ["--source-lang", source, "--target-lang", target, "--gen-subset", args.subset]
     command += ["--beam", str(preset.beam), "--lenpen", str(preset.lenpen), "--results-path", str(results)]
     # fairseq's default of 8 loses the last batch in fairseq-fixed 0.12.3: batch_by_size drops it if it is not full.
@@ -175,24 +142,19 @@ def decode(
     return hypotheses, printed
 
 
-def write_text(path: Path, text: scoring.Text) -> None:
-    """Writes a text, each line with a line feed."""
-    path.write_bytes(b"".join(line + b"\n" for line in text.lines))
-
-
 def evaluate(
-    args: argparse.Namespace, request: Dict[str, Any], command: Sequence[str], folder: Path, total: Optional[int]
+    args: argparse.Namespace, command: Sequence[str], folder: Path, total: Optional[int], lang: str
 ) -> Dict[str, Any]:
     """Decodes into ``folder``, scores, and returns what goes into the result file."""
     lines, printed = decode(args, command, folder, total)
     hypotheses = scoring.Text.of("the hypotheses", lines)
     prepared, published = references.read(args.references, printed)
-    write_text(folder / HYPOTHESES, hypotheses)
-    write_text(folder / REFERENCES, prepared[0])
+    for name, text in ((HYPOTHESES, hypotheses), (REFERENCES, prepared[0])):
+        (folder / name).write_bytes(b"".join(line + b"\n" for line in text.lines))
     preset = PRESETS[args.preset]
     scorer = scoring.Scorer(
         prepared,
-        lang=request["target_lang"],
+        lang=lang,
         lowercase=preset.lowercase or args.references.lowercased,
         tokenized=args.references.tokenized,
         raw_references=published,
@@ -203,7 +165,6 @@ def evaluate(
         scores[metric] = {**score.as_json(), "text": score.text}
     flags = recipes.parse_flags(command[2:])  # those after -- win
     return {
-        "request": request,
         "beam": int(flags["--beam"][0]),
         "lenpen": float(flags["--lenpen"][0]),
         "sentences": len(prepared[0].lines),
@@ -213,83 +174,58 @@ def evaluate(
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="evaluate.sh",
-        description="Decode a test set with a preset's beam and length penalty, and score it.",
-        epilog="Flags after -- go to fairseq-generate as they are, and win over the preset.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = evaluation.new_parser(
+        "Decode a test set with a preset's beam and length penalty, put the hypotheses in corpus order, join subwords, "
+        "and score: hyp.txt, ref.txt and result.json.",
+        "fairseq-generate",
     )
-    parser.add_argument("--data", required=True, type=Path, metavar="BIN", help="output folder of fairseq-preprocess")
-    parser.add_argument("--checkpoint", required=True, type=Path, metavar="FILE", help="what to decode with")
-    parser.add_argument("--preset", required=True, choices=sorted(PRESETS), help="beam, length penalty and metrics")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="results; by default beside the checkpoint")
-    parser.add_argument("--subset", default="test", help="which part of the data")
+    about = ["{}: beam {}, length penalty {}, {}{}".format(name, preset.beam, preset.lenpen, ", ".join(preset.metrics),
+             " lower-cased" * preset.lowercase) for name, preset in PRESETS.items()]  # fmt: skip
+    parser.add_argument("--preset", required=True, choices=sorted(PRESETS), help="; ".join(about))
     parser.add_argument("--batch-size", type=int, metavar="N", help="sentences in a batch")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="tokens in a batch; 12000 if neither is given")
     parser.add_argument("--source-lang", metavar="LANG", help="by default the checkpoint's")
     parser.add_argument("--target-lang", metavar="LANG", help="by default the checkpoint's")
-    parser.add_argument(
-        "--bpe", choices=(*scoring.BPE_KINDS, "none"), help="subwords to join; by default what the dictionary holds"
-    )
-    parser.add_argument(
-        "--ref", type=Path, nargs="+", default=[], metavar="FILE", help="references, prepared; by default tok/"
-    )
-    parser.add_argument(
-        "--raw-ref", type=Path, nargs="+", default=[], metavar="FILE", help="the same as published; by default ref/"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace results of another checkpoint or other flags")
+    kinds = (*scoring.BPE_KINDS, "none")
+    parser.add_argument("--bpe", choices=kinds, help="subwords to join; by default what the dictionary holds")
+    many: Dict[str, Any] = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
+    parser.add_argument("--ref", **many, help="references, prepared as the data; by default tok/ beside it")
+    parser.add_argument("--raw-ref", **many, help="the same as published, for sacreBLEU; by default ref/ beside it")
     parser.add_argument("--dry-run", action="store_true", help="only print the call of fairseq-generate")
     return parser
 
 
-def parse_args(argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line; what follows ``--`` becomes ``fairseq_flags``."""
-    own, flags = recipes.split_flags(argv)
-    args = build_parser().parse_args(own)
-    args.fairseq_flags = flags
-    if args.out is None:
-        args.out = args.checkpoint.with_name("{}.{}.{}".format(args.checkpoint.stem, args.preset, args.subset))
-    return args
-
-
-def run(args: argparse.Namespace) -> Dict[str, Any]:
-    """Evaluates as the command line says, or finds that it was done before."""
-    if not args.checkpoint.is_file():
-        raise scoring.ScoringError("{} is no checkpoint file".format(args.checkpoint))
-    if not args.data.is_dir():
-        raise scoring.ScoringError("{} is no folder".format(args.data))
+def run(argv: Sequence[str]) -> int:
+    """Evaluates as the command line says, or finds that it was done before, and prints the scores."""
+    args = evaluation.parse_args(build_parser(), argv)
     source, target = find_languages(args)
-    files = data_files(args.data, args.subset, source, target)
-    args.bpe = args.bpe or find_bpe(args.data / "dict.{}.txt".format(target)) or "none"
+    used = data_files(args.data, args.subset, source, target)
+    args.bpe = args.bpe or evaluation.find_bpe(args.data / "dict.{}.txt".format(target)) or "none"
     args.references = references.find(args.data, args.subset, target, args.ref, args.raw_ref)
-    request = describe(args, source, target, files)
-    out = args.out.absolute()
-    command = generate_command(args, source, target, result_folder.beside(out))
+    command = generate_command(args, source, target, files.folder_beside(args.out))
     if args.dry_run:
-        return {"command": command}
-    result = result_folder.finished(out, request, args.overwrite)
-    if result is None:
-        with result_folder.written_aside(out) as folder:
-            result = evaluate(args, request, command, folder, count_sentences(files[-3]))
-            result_folder.write(folder, result)
-    return result
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Evaluates and prints the scores; returns the exit status."""
-    args = parse_args(sys.argv[1:] if argv is None else argv)
-    try:
-        result = run(args)
-    except (OSError, ValueError, pickle.UnpicklingError) as error:
-        print("evaluate: {}".format(error), file=sys.stderr)
-        return 1
-    if args.dry_run:
-        print(" ".join(result["command"]))
+        print(" ".join(command))
         return 0
+    request = evaluation.describe(
+        args,
+        [*used, *args.references.prepared, *args.references.published],
+        preset=args.preset,
+        source_lang=source,
+        target_lang=target,
+        bpe=args.bpe,
+        references=args.references.describe(),
+    )
+    total = count_sentences(used[3])
+    result = evaluation.result(args, request, lambda folder: evaluate(args, command, folder, total, target))
     for metric, bleu in result["scores"].items():
         print("{}: {}".format(metric, bleu["text"]))
     print("results: {}".format(args.out), file=sys.stderr)
     return 0
+
+
+def main(argv: Arguments = None) -> int:
+    """Evaluates and prints the scores; returns the exit status."""
+    return run_main("evaluate", run, argv, ValueError)
 
 
 if __name__ == "__main__":

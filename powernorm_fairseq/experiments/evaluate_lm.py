@@ -9,15 +9,14 @@ gives every word at least so many words of context, at the price of more computa
 import argparse
 import logging
 import math
-import pickle
 import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from powernorm_fairseq import scoring
-from powernorm_fairseq.experiments import recipes, result_folder
-from powernorm_fairseq.experiments.evaluate import USER_DIR, find_bpe
+from powernorm_fairseq.console import Arguments, run_main
+from powernorm_fairseq.experiments import evaluation
 from powernorm_fairseq.safe_load import load_checkpoint
 
 # Settings of the task that decide what is predicted from what; the checkpoint's, unless the user says otherwise.
@@ -42,33 +41,14 @@ class Listener(logging.Handler):
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description="Measure the perplexity of a language model.",
-        epilog="Flags after -- go to fairseq-eval-lm as they are.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("--data", required=True, type=Path, metavar="BIN", help="output folder of data_prep/lm.sh")
-    parser.add_argument("--checkpoint", required=True, type=Path, metavar="FILE", help="what to evaluate")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for result.json; by default beside the checkpoint")
-    parser.add_argument("--subset", default="test", help="which part of the data")
+    parser = evaluation.new_parser("Measure the perplexity of a language model.", "fairseq-eval-lm")
     parser.add_argument("--tokens-per-sample", type=int, metavar="N", help="length of a block; by default the model's")
     parser.add_argument(
         "--context-window", type=int, default=0, metavar="N", help="context that every word has at least, in tokens"
     )
     parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="tokens in a batch")
     parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
-    parser.add_argument("--overwrite", action="store_true", help="replace results of another checkpoint or other flags")
     return parser
-
-
-def parse_args(argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line; what follows ``--`` becomes ``fairseq_flags``."""
-    own, flags = recipes.split_flags(argv)
-    args = build_parser().parse_args(own)
-    args.fairseq_flags = flags
-    if args.out is None:
-        args.out = args.checkpoint.with_name("{}.lm.{}".format(args.checkpoint.stem, args.subset))
-    return args
 
 
 def saved_settings(checkpoint: Path) -> Tuple[Dict[str, Any], int]:
@@ -100,7 +80,7 @@ def count(data: Path, subset: str) -> Tuple[int, int, int, Optional[str]]:
     from fairseq.data import Dictionary, data_utils
 
     dictionary = Dictionary.load(str(data / "dict.txt"))
-    kind = find_bpe(data / "dict.txt")
+    kind = evaluation.find_bpe(data / "dict.txt")
     lines = data_utils.load_indexed_dataset(str(data / subset), dictionary, None)
     starts = [_begins_or_ends_word(dictionary[index], kind) for index in range(len(dictionary))]
     tokens = words = unknown = 0
@@ -129,7 +109,8 @@ def eval_lm(args: argparse.Namespace, settings: Dict[str, Any]) -> Tuple[float, 
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
     from fairseq_cli import eval_lm as program
 
-    flags = [str(args.data), "--user-dir", str(USER_DIR), "--path", str(args.checkpoint), "--gen-subset", args.subset]
+    flags = [str(args.data), "--user-dir", str(evaluation.USER_DIR), "--path", str(args.checkpoint)]
+    flags += ["--gen-subset", args.subset]
     flags += ["--context-window", str(args.context_window), "--max-tokens", str(args.max_tokens), "--num-workers", "0"]
     for name in TASK_FLAGS:
         flags += ["--" + name.replace("_", "-"), str(settings[name])]
@@ -149,7 +130,7 @@ def eval_lm(args: argparse.Namespace, settings: Dict[str, Any]) -> Tuple[float, 
     return float(result["loss"]) * math.log(2), listener.tokens
 
 
-def evaluate(args: argparse.Namespace, settings: Dict[str, Any], request: Dict[str, Any]) -> Dict[str, Any]:
+def evaluate(args: argparse.Namespace, settings: Dict[str, Any]) -> Dict[str, Any]:
     """Evaluates and returns what goes into the result file."""
     tokens, words, unknown, kind = count(args.data, args.subset)
     loss, evaluated = eval_lm(args, settings)
@@ -164,7 +145,6 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any], request: Dict[s
         settings["tokens_per_sample"], args.context_window, words
     )
     return {
-        "request": request,
         "scores": {"ppl": {"score": perplexity, "signature": how}},  # where every result has its scores
         "loss": loss * tokens / words,
         "ppl": perplexity,
@@ -179,50 +159,28 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any], request: Dict[s
     }
 
 
-def run(args: argparse.Namespace) -> Dict[str, Any]:
-    """Evaluates as the command line says, or finds that it was done before."""
-    if not args.checkpoint.is_file():
-        raise scoring.ScoringError("{} is no checkpoint file".format(args.checkpoint))
-    files = [args.data / name for name in ("dict.txt", args.subset + ".idx", args.subset + ".bin")]
-    for file in files:
-        if not file.is_file():
-            raise scoring.ScoringError("{} is missing; data_prep/lm.sh makes it".format(file))
+def run(argv: Sequence[str]) -> int:
+    """Evaluates as the command line says, or finds that it was done before, and prints the perplexity."""
+    args = evaluation.parse_args(build_parser(), argv)
+    used = evaluation.data_files(args.data, ["dict.txt", args.subset + ".idx", args.subset + ".bin"], "data_prep lm")
     settings, longest = saved_settings(args.checkpoint)
     if args.tokens_per_sample is None:
         args.tokens_per_sample = settings["tokens_per_sample"]
     settings["tokens_per_sample"] = args.tokens_per_sample
     check_context(args, longest)
-    request = {
-        "checkpoint": str(args.checkpoint.resolve()),
-        "subset": args.subset,
-        "settings": settings,
-        "context_window": args.context_window,
-        "fairseq_flags": args.fairseq_flags,
-        "files": result_folder.stamps([args.checkpoint, *files]),
-    }
-    out = args.out.absolute()
-    result = result_folder.finished(out, request, args.overwrite)
-    if result is None:
-        result = evaluate(args, settings, request)
-        with result_folder.written_aside(out) as folder:
-            result_folder.write(folder, result)
-    return result
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Evaluates and prints the perplexity; returns the exit status."""
-    args = parse_args(sys.argv[1:] if argv is None else argv)
-    try:
-        result = run(args)
-    except (OSError, ValueError, pickle.UnpicklingError) as error:
-        print("evaluate_lm: {}".format(error), file=sys.stderr)
-        return 1
+    request = evaluation.describe(args, used, settings=settings, context_window=args.context_window)
+    result = evaluation.result(args, request, lambda folder: evaluate(args, settings))
     print(
         "perplexity {ppl:.2f} per word ({words} words, {tokens} tokens; blocks of {tokens_per_sample}, "
         "context window {context_window})".format(**result)
     )
     print("results: {}".format(args.out), file=sys.stderr)
     return 0
+
+
+def main(argv: Arguments = None) -> int:
+    """Evaluates and prints the perplexity; returns the exit status."""
+    return run_main("evaluate_lm", run, argv, ValueError)
 
 
 if __name__ == "__main__":

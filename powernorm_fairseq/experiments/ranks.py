@@ -1,6 +1,7 @@
 """Where the processes of a training run, and running those of this machine: none outlives another's failure."""
 
 import ctypes
+import functools
 import os
 import resource
 import signal
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Dict, List, Mapping, Optional, Sequence
 
-from powernorm_fairseq.experiments.checks import TrainError
+from powernorm_fairseq import console
+from powernorm_fairseq.console import UserError
 
 LOG = "train.log"
 TAIL = 20  # lines shown of a process that failed
 PATIENCE = 300.0  # seconds after the first process ended well in which the others have to
 STOPPED = 75  # EX_TEMPFAIL: stopped as asked, the same command goes on
+say = functools.partial(console.say, "train")
 GPU_DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
@@ -74,7 +77,7 @@ def find_place(nproc: Optional[int], gpus: int, env: Mapping[str, str], name: st
     """
     if all(name in env for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         if nproc is not None:
-            raise TrainError(
+            raise UserError(
                 "--nproc {} does not go with RANK={} and WORLD_SIZE={}, which make this command one process of a "
                 "larger training; leave it out, or unset them".format(nproc, env["RANK"], env["WORLD_SIZE"])
             )
@@ -92,14 +95,14 @@ def find_place(nproc: Optional[int], gpus: int, env: Mapping[str, str], name: st
     if int(env.get("NNODES", "1")) > 1:
         lacking = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
         if lacking:
-            raise TrainError("NNODES={} also needs {}".format(env["NNODES"], ", ".join(lacking)))
+            raise UserError("NNODES={} also needs {}".format(env["NNODES"], ", ".join(lacking)))
         return _place(int(env["NNODES"]) * local, int(env["NODE_RANK"]) * local, local, gpus, 0, _master(env))
     return _place(local, 0, local, gpus, 0, None if local == 1 else "127.0.0.1:{}".format(_free_port()))
 
 
 def _place(world: int, first: int, local: int, gpus: int, device: int, address: Optional[str]) -> Place:
     if gpus and device + local > gpus:
-        raise TrainError("--nproc {} is more than the {} GPUs here".format(local, gpus))
+        raise UserError("--nproc {} is more than the {} GPUs here".format(local, gpus))
     return Place(world, first, local, gpus, device, address if world > 1 else None)
 
 
@@ -210,13 +213,13 @@ class Ranks:
                 self.stop_file.touch()
                 say("{}: stopping after this update, with a checkpoint".format(signal.Signals(self.signals[0]).name))
             if self.signals.count(signal.SIGINT) > 1:
-                raise TrainError("stopped at once; the same command goes on from the last checkpoint")
+                raise UserError("stopped at once; the same command goes on from the last checkpoint")
             self._check()
             self._check_progress()
             if first_end is None and any(process.poll() == 0 for process in self.processes):
                 first_end = time.monotonic()
             if first_end is not None and time.monotonic() - first_end > PATIENCE:
-                raise TrainError("a process did not end within {:.0f} s after another had".format(PATIENCE))
+                raise UserError("a process did not end within {:.0f} s after another had".format(PATIENCE))
         self._check()
 
     def _check(self) -> None:
@@ -233,7 +236,7 @@ class Ranks:
         killed = status < 0
         how = "was ended by " + signal.Signals(-status).name if killed else "failed with status {}".format(status)
         others = "; the other processes were stopped" if len(self.processes) > 1 else ""
-        raise TrainError("rank {} {}{}; its output is in {}".format(rank, how, others, self.log(index)))
+        raise UserError("rank {} {}{}; its output is in {}".format(rank, how, others, self.log(index)))
 
     def _check_progress(self) -> None:
         """Raises if all processes have stood still for too long; before the first batch there is no telling."""
@@ -244,7 +247,7 @@ class Ranks:
             return
         stopped = [self.first + index for index, process in enumerate(self.processes) if _is_stopped(process.pid)]
         which = "rank {} is stopped, and ".format(stopped[0]) if stopped else ""
-        raise TrainError(
+        raise UserError(
             "{}no process has made progress for {:.0f} s; all were ended, and the same command goes on from the last "
             "checkpoint".format(which, self.patience)
         )
@@ -270,14 +273,6 @@ def peak_memory() -> int:
     """The most memory, in bytes, that one of the processes that ended here had at a time; GPU memory is not in it."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    try:
-        print("train: " + text, file=sys.stderr, flush=True)
-    except OSError:  # the terminal is gone; the training is not
-        pass
 
 
 def _is_stopped(pid: int) -> bool:

@@ -1,14 +1,16 @@
-"""The recipes of ``configs/`` as flags of ``fairseq-train``."""
+"""The recipes of ``configs/`` as flags of ``fairseq-train``, and the arguments that name one."""
 
+import argparse
+import shutil
+import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import batches
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-TRANSLATION = ("iwslt14", "wmt14", "multi30k", "demo")
-LANGUAGE_MODELS = ("ptb", "wikitext103", "lm_tiny")
-PRESETS = TRANSLATION + LANGUAGE_MODELS
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"  # in a checkout a link to its configs/
+PRESETS = tuple(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 # How many processes a recipe's tokens are for, where that is not one.
 PROCESSES = {"wmt14": 128}
 # The flag that chooses an implementation, by the part of the configuration that holds its settings.
@@ -31,17 +33,15 @@ def compose(preset: str, norm: str) -> Dict[str, Any]:
     """The configuration of an experiment, put together as hydra does it: a dictionary."""
     from omegaconf import OmegaConf  # here, so that submit.py runs with any Python
 
-    main = OmegaConf.load(str(CONFIGS / "{}_{}.yaml".format(preset, norm)))
-    parts = OmegaConf.to_container(main).pop("defaults")
-    whole = OmegaConf.create({})
-    for part in parts:
-        if part == "_self_":
-            own = OmegaConf.create({key: value for key, value in main.items() if key != "defaults"})
-        else:
-            name = part if isinstance(part, str) else "/".join(next(iter(part.items())))
-            own = OmegaConf.load(str(CONFIGS / (name + ".yaml")))
-        whole = OmegaConf.merge(whole, own)
-    return OmegaConf.to_container(whole)
+    main: Any = OmegaConf.load(str(CONFIGS / (preset + ".yaml")))
+    defaults = list(main.pop("defaults"))
+    whole: Any = OmegaConf.create(main)
+    for part in defaults[1:]:  # the first is the file itself
+        name = part if isinstance(part, str) else "norm/" + norm
+        whole = OmegaConf.merge(whole, OmegaConf.load(str(CONFIGS / (name + ".yaml"))))
+    if "norm" in whole.model:  # a language model, whose one norm needs no file
+        whole.model.norm = norm
+    return dict(OmegaConf.to_container(whole))
 
 
 def parts(preset: str, norm: str) -> Dict[str, Flags]:
@@ -125,7 +125,7 @@ def parse_flags(words: Sequence[str]) -> Flags:
             flags.pop(flag, None)  # given twice, the last one counts, and the values that follow are its own
             flags[flag] = [value] if equals else []
         elif not flags:
-            raise ValueError("{} is no flag; after -- come flags of fairseq-train".format(word))
+            raise UserError("{} is no flag; after -- come flags of fairseq-train".format(word))
         else:
             flags[next(reversed(list(flags)))].append(word)
     return flags
@@ -134,3 +134,29 @@ def parse_flags(words: Sequence[str]) -> Flags:
 def to_words(flags: Flags) -> List[str]:
     """The flags as they are typed."""
     return [word for flag, values in flags.items() for word in (flag, *values)]
+
+
+def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
+    """What names a training; known without importing torch."""
+    parser.add_argument("--preset", required=True, help="the recipe: " + ", ".join(PRESETS))
+    names = ", ".join(norm_names())
+    parser.add_argument("--norm", required=True, help="the encoder's norm, or the language model's: " + names)
+    parser.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
+    parser.add_argument("--save-dir", required=True, type=Path, metavar="DIR", help="checkpoints, logs and records")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of weights, dropout, data order (default: 1)")
+
+
+def check_names(args: argparse.Namespace) -> None:
+    """Refuses a recipe or a norm that there is not."""
+    for flag, given, known in (("--preset", args.preset, PRESETS), ("--norm", args.norm, norm_names())):
+        if given not in known:
+            raise UserError("{} {} is not known; choose from {}".format(flag, given, ", ".join(known)))
+
+
+def program(name: str) -> str:
+    """A program of fairseq, the one beside this Python where there is one."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise UserError("{} is neither beside {} nor on PATH; see scripts/setup.sh".format(name, sys.executable))
+    return found

@@ -1,70 +1,85 @@
-"""Averages and scores the finished trainings in a folder, for ``reproduce.py``."""
+"""Scores the finished trainings in a folder, as ``reproduce`` asks for it.
+
+A translation model is averaged over its last epochs and decodes the test set; of a language model the checkpoint with
+the lowest validation loss is measured.
+"""
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Any, Dict, Sequence
 
-from powernorm_fairseq.experiments import average, evaluate, recipes
-from powernorm_fairseq.experiments.trainings import AVERAGED, SCORES, Training, trainings
+from powernorm_fairseq.console import Arguments, UserError, run_main, say
+from powernorm_fairseq.experiments import average, checks, evaluate, evaluate_lm, recipes, train
+from powernorm_fairseq.files import read_json
 
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print("score: " + text, file=sys.stderr, flush=True)
+AVERAGED = "averaged.pt"
 
 
-def checkpoint(training: Training) -> Path:
-    """What to score a training with: the average of as many epochs as its recipe keeps, or of those there are."""
-    epochs = [file for file in training.folder.glob("checkpoint*.pt") if file.stem[len("checkpoint") :].isdigit()]
+def averaged(folder: Path, experiment: Dict[str, Any]) -> Path:
+    """The average of as many epochs as a recipe keeps, or of those there are."""
+    epochs = [file for file in folder.glob("checkpoint*.pt") if file.stem[len("checkpoint") :].isdigit()]
     if not epochs:
-        return training.folder / "checkpoint_last.pt"  # not one epoch was finished
-    averaged = training.folder / AVERAGED
-    if averaged.exists() and averaged.stat().st_mtime > max(file.stat().st_mtime for file in epochs):
-        return averaged
-    recipe = recipes.recipe(str(training.preset), training.norm, 1)
+        return folder / "checkpoint_last.pt"  # not one epoch was finished
+    output = folder / AVERAGED
+    if output.exists() and output.stat().st_mtime > max(file.stat().st_mtime for file in epochs):
+        return output
+    recipe = recipes.recipe(experiment["preset"], experiment["norm"], 1)
     count = min(len(epochs), int(recipe["--keep-last-epochs"][0]))
-    words = ["--inputs", str(training.folder), "--num-epoch-checkpoints", str(count), "--output", str(averaged)]
+    words = ["--inputs", str(folder), "--num-epoch-checkpoints", str(count), "--output", str(output)]
     if average.main([*words, "--overwrite"]) != 0:
-        raise ValueError("its checkpoints could not be averaged")
-    return averaged
+        raise UserError("its checkpoints could not be averaged")
+    return output
 
 
-def score(training: Training, data: str, flags: Sequence[str]) -> None:
-    """Decodes the test set and scores it, unless that was done."""
-    words = ["--data", data, "--preset", str(training.preset), "--checkpoint", str(checkpoint(training))]
-    words += ["--out", str(training.folder / SCORES), "--overwrite", *(["--", *flags] if flags else [])]
-    if evaluate.main(words) != 0:
-        raise ValueError("its test set could not be decoded and scored")
+def score(folder: Path, experiment: Dict[str, Any], data: str, flags: Sequence[str]) -> None:
+    """Scores the test set, unless that was done."""
+    words = ["--data", data, "--out", str(folder / train.SCORES), "--overwrite"]
+    if checks.is_language_model(recipes.recipe(experiment["preset"], experiment["norm"], 1)):
+        program, words = evaluate_lm.main, [*words, "--checkpoint", str(folder / "checkpoint_best.pt")]
+    else:
+        checkpoint = averaged(folder, experiment)
+        program, words = evaluate.main, [*words, "--preset", experiment["preset"], "--checkpoint", str(checkpoint)]
+    if program([*words, *(["--", *flags] if flags else [])]) != 0:
+        raise UserError("its test set could not be scored")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="Average and score the finished trainings in a folder.",
-        epilog="Flags after -- go to fairseq-generate.",
+        description="Score the finished trainings in a folder.",
+        epilog="Flags after -- go to fairseq-generate or fairseq-eval-lm.",
     )
     parser.add_argument("--dir", required=True, type=Path, help="folder of the trainings, each in one of its own")
     parser.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def run(argv: Sequence[str]) -> int:
     """Scores as the command line says; the exit status tells whether every training has a score."""
-    own, flags = recipes.split_flags(sys.argv[1:] if argv is None else argv)
+    own, flags = recipes.split_flags(argv)
     args = build_parser().parse_args(own)
-    failed = []
-    for training in trainings(args.dir):
-        if training.state != "finished":
-            say(f"{training.folder.name} is left out: {training.state}")
-            failed.append(training)
-            continue
+    found = sorted(args.dir.glob("*/experiment.json"))
+    if not found:
+        raise UserError(f"{args.dir} has no training")
+    failed = 0
+    for file in found:
+        folder, state = file.parent, read_json(file.with_name("status.json")).get("state", "none")
         try:
-            score(training, args.data, flags)
+            if state != "finished":
+                raise UserError(f"its training is {state}")
+            with contextlib.redirect_stdout(sys.stderr):
+                score(folder, read_json(file), args.data, flags)
         except (OSError, ValueError) as error:
-            say(f"{training.folder.name} has no score: {error}")
-            failed.append(training)
+            say("score", f"{folder.name} has no score: {error}")
+            failed += 1
     return 1 if failed else 0
+
+
+def main(argv: Arguments = None) -> int:
+    """Scores as the command line says; returns the exit status."""
+    return run_main("score", run, argv)
 
 
 if __name__ == "__main__":

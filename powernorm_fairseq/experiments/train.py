@@ -1,13 +1,10 @@
-"""Trains a model by one of the project's recipes; call it as ``scripts/train.sh``."""
+"""Trains a model by one of the project's recipes: ``powernorm train``, or ``scripts/train.sh`` of a checkout."""
 
 import argparse
-import json
 import os
-import pickle
 import platform
 import re
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,12 +12,14 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+from powernorm_fairseq import files
+from powernorm_fairseq.console import Arguments, UserError, run_main
 from powernorm_fairseq.experiments import batches, checks, ranks, recipes
-from powernorm_fairseq.experiments.checks import TrainError
 from powernorm_fairseq.experiments.ranks import STOPPED, Place, say
 
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
 COMMAND, ENVIRONMENT, STATUS = "command.txt", "environment.json", "status.json"
+SCORES = "test"  # folder of the test set's scores, once there are some
 PACKAGES = ("torch", "fairseq", "fairseq-fixed", "powernorm-fairseq", "numpy", "omegaconf", "hydra-core", "sacrebleu")
 VARIABLES = re.compile(
     r"(CUDA|NCCL|GLOO|SLURM|OMP|MKL|MALLOC|POWERNORM|TORCH|PYTORCH|PYTHON|MASTER)_"
@@ -31,29 +30,32 @@ HALF = {"--fp16": "fp16", "--memory-efficient-fp16": "fp16", "--bf16": "bf16", "
 SECRETS = re.compile(r"TOKEN|JWT|KEY|SECRET|PASS", re.IGNORECASE)
 
 
+ABOUT = """
+Trains with the recipe of an experiment, or goes on with a training that was stopped: the same command, as often as
+needed. It runs on all GPUs it sees, on a CPU where there is none, and as a part of a larger training under srun,
+torchrun, or with NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT set. An update has the recipe's number of tokens on
+any number of processes, or a sentence says how many: gradients are accumulated, or batches divided.
+"""
+MORE = """
+SIGUSR1, SIGTERM, SIGHUP and Ctrl-C stop training after the update it is at, with a checkpoint and exit status 75;
+Ctrl-C a second time stops at once. Flags after -- go to fairseq-train as they are, and win over the recipe; --no-NAME
+takes a switch of the recipe back.
+"""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="train.sh",
-        description="Train a model by one of the project's recipes, or go on with a training.",
-        epilog="Flags after -- go to fairseq-train as they are, and win over the recipe.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("--preset", required=True, help="the recipe: " + ", ".join(recipes.PRESETS))
-    norms = ", ".join(recipes.norm_names())
-    parser.add_argument("--norm", required=True, help="the encoder's norm, or the language model's: " + norms)
-    parser.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
-    parser.add_argument("--save-dir", required=True, type=Path, metavar="DIR", help="checkpoints, logs and records")
+    parser = argparse.ArgumentParser(description=ABOUT, epilog=MORE)
+    recipes.add_recipe_arguments(parser)
     parser.add_argument("--nproc", type=int, metavar="N", help="processes on this machine; by default one for each GPU")
     parser.add_argument("--precision", choices=PRECISIONS, metavar="P", help="{} (default: fp32, as the authors' "
                         "scripts)".format(", ".join(PRECISIONS)))  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of weights, dropout and data order")
     parser.add_argument("--tensorboard", action="store_true", help="write curves to DIR/tensorboard")
-    parser.add_argument("--save-minutes", type=float, default=15, metavar="M", help="minutes after a checkpoint at "
-                        "which the next one is due, also within an epoch; 0: only as the recipe says")  # fmt: skip
+    parser.add_argument("--save-minutes", type=float, default=15, metavar="M", help="save so long after the last "
+                        "checkpoint, also within an epoch (default: 15; 0: only as the recipe says)")  # fmt: skip
     minutes = os.environ.get("POWERNORM_HANG_MINUTES") or "30"
-    parser.add_argument("--hang-minutes", type=float, default=minutes, metavar="M", help="minutes without progress "
-                        "after which the training is ended; 0: never")  # fmt: skip
+    parser.add_argument("--hang-minutes", type=float, default=minutes, metavar="M", help="end a training that has "
+                        "made no progress for so long (default: POWERNORM_HANG_MINUTES, or 30; 0: never)")  # fmt: skip
     parser.add_argument("--restart", action="store_true", help="start anew; what is there moves to DIR/before-N")
     parser.add_argument("--dry-run", action="store_true", help="check everything and print the calls of fairseq-train")
     return parser
@@ -63,42 +65,26 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``extra``."""
     own, extra = recipes.split_flags(argv)
     args = build_parser().parse_args(own)
-    for flag, given, known in (
-        ("--preset", args.preset, recipes.PRESETS),
-        ("--norm", args.norm, recipes.norm_names()),
-    ):
-        if given not in known:
-            raise TrainError("{} {} is not known; choose from {}".format(flag, given, ", ".join(known)))
+    recipes.check_names(args)
     if args.nproc is not None and args.nproc < 1:
-        raise TrainError("--nproc {} is too few; give at least 1".format(args.nproc))
-    try:
-        args.extra = recipes.parse_flags(extra)
-    except ValueError as error:
-        raise TrainError(str(error)) from None
+        raise UserError("--nproc {} is too few; give at least 1".format(args.nproc))
+    args.extra = recipes.parse_flags(extra)
     for name in ("save_minutes", "hang_minutes"):
         if not 0 <= getattr(args, name) < float("inf"):
             flag = "--" + name.replace("_", "-")
-            raise TrainError("{} {} is no number of minutes".format(flag, getattr(args, name)))
+            raise UserError("{} {} is no number of minutes".format(flag, getattr(args, name)))
     half = [flag for flag in HALF if flag in args.extra]
     if half and args.precision not in (None, HALF[half[0]]):
-        raise TrainError("--precision {} and {} after -- contradict each other".format(args.precision, half[0]))
+        raise UserError("--precision {} and {} after -- contradict each other".format(args.precision, half[0]))
     args.precision = args.precision or (HALF[half[0]] if half else "fp32")
     ours = [flag for flag in ("--save-dir", "--seed", "--user-dir", "--encoder-norm", "--norm") if flag in args.extra]
     if ours:
-        raise TrainError("{} cannot come after --; train.sh sets it itself".format(ours[0]))
+        raise UserError("{} cannot come after --; train sets it itself".format(ours[0]))
+    args.argv = list(argv)
     args.data = os.environ.get("POWERNORM_DATA") or args.data  # a copy on this machine's own disk
     args.save_dir = args.save_dir.absolute()
     args.data = ":".join(str(Path(part).absolute()) for part in args.data.split(":"))
     return args
-
-
-def fairseq_train() -> str:
-    """The program, the one beside this Python where there is one."""
-    beside = Path(sys.executable).parent / "fairseq-train"
-    program = str(beside) if beside.exists() else shutil.which("fairseq-train")
-    if program is None:
-        raise TrainError("fairseq-train is neither beside {} nor on PATH; see scripts/setup.sh".format(sys.executable))
-    return program
 
 
 def all_flags(args: argparse.Namespace, place: Place) -> recipes.Flags:
@@ -125,17 +111,9 @@ def warnings(args: argparse.Namespace, place: Place, flags: recipes.Flags) -> Li
 
 def commands(args: argparse.Namespace, place: Place, flags: recipes.Flags) -> List[List[str]]:
     """One call of fairseq-train for each process here."""
-    start = [fairseq_train(), args.data, "--user-dir", str(ROOT / "powernorm_fairseq")]
+    start = [recipes.program("fairseq-train"), args.data, "--user-dir", str(PACKAGE)]
     flags = {flag: values for flag, values in flags.items() if flag != "--cpu"}  # rank_flags says it
     return [[*start, *recipes.to_words(flags), *place.rank_flags(index)] for index in range(place.local)]
-
-
-def write(file: Path, content: Any) -> None:
-    """Writes text, or data as JSON, under a temporary name and renames it."""
-    aside = file.with_name(file.name + ".part")
-    text = content if isinstance(content, str) else json.dumps(content, indent=2) + "\n"
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(file)
 
 
 def environment(place: Place) -> Dict[str, Any]:
@@ -165,10 +143,7 @@ def _version(package: str) -> Optional[str]:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        if package != "powernorm-fairseq":
-            return None
-    found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    return found.group(1) if found else None
+        return None
 
 
 def _processor() -> str:
@@ -182,8 +157,8 @@ def _processor() -> str:
 
 def _git_revision() -> Optional[str]:
     """The commit, with ``+changes`` if files differ from it."""
-    revision = _output(["git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD"]).strip()
-    changes = _output(["git", "-C", str(ROOT), "status", "--porcelain"]).strip()
+    revision = _output(["git", "-C", str(PACKAGE), "rev-parse", "--verify", "HEAD"]).strip()
+    changes = _output(["git", "-C", str(PACKAGE), "status", "--porcelain"]).strip()
     return (revision + ("+changes" if changes else "")) or None
 
 
@@ -197,19 +172,8 @@ def _output(command: Sequence[str]) -> str:
 
 def finished_before(args: argparse.Namespace, flags: recipes.Flags) -> bool:
     """Whether the folder holds the end of this very training; one with other flags (more updates, say) goes on."""
-    file = args.save_dir / STATUS
-    if not file.exists():
-        return False
-    status = json.loads(file.read_text(encoding="utf-8"))
-    return status["state"] == "finished" and status["flags"] == length(flags)
-
-
-def _peak_before(folder: Path) -> Optional[int]:
-    """What earlier starts of a training noted as the memory of its largest process, if they did."""
-    try:
-        return json.loads((folder / STATUS).read_text(encoding="utf-8")).get("peak_memory")
-    except (OSError, ValueError):
-        return None
+    status = files.read_json(args.save_dir / STATUS)
+    return status.get("state") == "finished" and status["flags"] == length(flags)
 
 
 def length(flags: recipes.Flags) -> recipes.Flags:
@@ -234,11 +198,11 @@ def record(
     sentences: Sequence[str],
 ) -> None:
     """Writes beside the log what is being run, where, and by whom."""
-    own = [str(ROOT / "scripts" / "train.sh"), *args.argv]
+    own = ["powernorm", "train", *args.argv]
     lines = ["# in {}".format(os.getcwd())] + [" ".join(map(shlex.quote, call)) for call in ([own, *calls])]
-    write(args.save_dir / COMMAND, "\n".join(lines) + "\n")
-    write(args.save_dir / ENVIRONMENT, environment(place))
-    write(args.save_dir / checks.EXPERIMENT, experiment)
+    files.write(args.save_dir / COMMAND, "\n".join(lines) + "\n")
+    files.write(args.save_dir / ENVIRONMENT, environment(place))
+    files.write(args.save_dir / checks.EXPERIMENT, experiment)
     with open(str(args.save_dir / ranks.LOG), "a", encoding="utf-8") as log:
         log.write("train: {} {}\n".format(time.strftime("%Y-%m-%d %H:%M:%S"), lines[1]))
         log.writelines("train: {}\n".format(sentence) for sentence in sentences)
@@ -291,19 +255,19 @@ def run(args: argparse.Namespace) -> int:
     held = checks.lock(args.save_dir)
     make_room(args, experiment)
     status = {"state": "running", "flags": length(flags), "host": socket.gethostname(), "pid": os.getpid()}
-    status["peak_memory"] = peak = _peak_before(args.save_dir)
+    status["peak_memory"] = peak = files.read_json(args.save_dir / STATUS).get("peak_memory")
     try:
         record(args, place, calls, experiment, sentences)
         mend(args.save_dir)
-        write(args.save_dir / STATUS, status)
+        files.write(args.save_dir / STATUS, status)
         code = processes.run(calls, env)
         status["state"] = "stopped" if code == STOPPED else "finished"
-    except TrainError as error:
+    except UserError as error:
         status.update(state="failed", reason=str(error))
         raise
     finally:
         status["peak_memory"] = max(peak or 0, ranks.peak_memory())
-        write(args.save_dir / STATUS, status)
+        files.write(args.save_dir / STATUS, status)
         held.close()
     say("{}; the same command goes on".format(status["state"]) if code else "finished: {}".format(args.save_dir))
     return code
@@ -315,26 +279,16 @@ def make_room(args: argparse.Namespace, experiment: Dict[str, Any]) -> None:
     if not args.restart:
         if checks.has_checkpoint(args.save_dir) or not file.exists():
             return
-        try:
-            if json.loads(file.read_text(encoding="utf-8")) == experiment:
-                return
-        except ValueError:
-            pass
+        if files.read_json(file) == experiment:
+            return
     aside = checks.set_aside(args.save_dir)
     if aside is not None:
         say("what was in {} is in {} now".format(args.save_dir, aside))
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Arguments = None) -> int:
     """Trains as the command line says; returns the exit status: 75 if training was asked to stop, and did."""
-    try:
-        words = list(sys.argv[1:] if argv is None else argv)
-        args = parse_args(words)
-        args.argv = words
-        return run(args)
-    except (TrainError, OSError, pickle.UnpicklingError) as error:
-        print("train: {}".format(error), file=sys.stderr)
-        return 1
+    return run_main("train", lambda words: run(parse_args(words)), argv)
 
 
 if __name__ == "__main__":

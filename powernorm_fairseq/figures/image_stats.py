@@ -16,11 +16,11 @@ from typing import Optional, Sequence
 import torch
 import torch.nn.functional as F
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import Probes
 from powernorm_fairseq.diagnostics.storage import FILE, Layer, Writer
 from powernorm_fairseq.figures.images import Images, generate, read_cifar10
 from powernorm_fairseq.figures.resnet import ResNet20, shifted_and_mirrored
-from powernorm_fairseq.figures.sources import FigureError
 from powernorm_fairseq.norms import training_step
 
 
@@ -47,11 +47,11 @@ def check(args: argparse.Namespace) -> None:
     for name in ("epochs", "batch_size", "interval", "images"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise FigureError("--{} {} is too small; give at least 1".format(name.replace("_", "-"), value))
+            raise UserError("--{} {} is too small; give at least 1".format(name.replace("_", "-"), value))
     file = args.out / FILE
     if file.exists():
         if not args.overwrite:
-            raise FigureError("{} exists; --overwrite replaces it".format(file))
+            raise UserError("{} exists; --overwrite replaces it".format(file))
         file.unlink()
 
 
@@ -113,7 +113,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         check(args)
         images = read_cifar10(args.data, args.images) if args.data else generate(args.images or 2048)
         train(args, images)
-    except (FigureError, OSError) as error:
+    except (UserError, OSError) as error:
         print("image_stats: {}".format(error), file=sys.stderr)
         return 1
     print(args.out / FILE)

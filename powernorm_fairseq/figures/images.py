@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from powernorm_fairseq.figures.sources import FigureError
+from powernorm_fairseq.console import UserError
 
 TRAIN = tuple("data_batch_{}".format(number) for number in range(1, 6))
 TEST = ("test_batch",)
@@ -67,14 +67,14 @@ def read_cifar10(folder: Path, limit: Optional[int] = None) -> Images:
 def _read_batch(file: Path) -> List[Any]:
     """Pixels (N x 3072, bytes) and classes."""
     if not file.exists():
-        raise FigureError("--data: {} is missing; give the folder {} of CIFAR-10 for Python".format(file, FOLDER))
+        raise UserError("--data: {} is missing; give the folder {} of CIFAR-10 for Python".format(file, FOLDER))
     try:
         content = _ArraysOnly(io.BytesIO(file.read_bytes()), encoding="bytes").load()
         images, classes = np.asarray(content[b"data"]), np.asarray(content[b"labels"], dtype=np.int64)
         if images.dtype != np.uint8 or images.shape != (len(classes), 3 * SIZE * SIZE):
             raise ValueError("its images are not 3 x 32 x 32 bytes")
     except Exception as error:  # what a damaged pickle makes of the reader cannot be foreseen
-        raise FigureError("{} is no batch of CIFAR-10: {}".format(file, error)) from None
+        raise UserError("{} is no batch of CIFAR-10: {}".format(file, error)) from None
     return [images, classes]
 
 

@@ -7,10 +7,11 @@ import logging
 import pickle
 import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.figures import sources, tables
-from powernorm_fairseq.figures.sources import FigureError, Source, StatsRun
+from powernorm_fairseq.figures.sources import Source, StatsRun
 from powernorm_fairseq.safe_save import written_aside
 
 FIGURES = {
@@ -48,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def drawing() -> "object":
+def drawing() -> Any:
     """The module that needs matplotlib."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq, once imported, lets every library talk
     try:
@@ -56,7 +57,7 @@ def drawing() -> "object":
     except ImportError as error:
         if "matplotlib" not in str(error):
             raise
-        raise FigureError("figures need matplotlib: pip install 'powernorm-fairseq[figures]'") from None
+        raise UserError("figures need matplotlib: pip install 'powernorm-fairseq[figures]'") from None
     return draw
 
 
@@ -65,7 +66,7 @@ def rows_of(args: argparse.Namespace, given: Sequence[Source], runs: Sequence[St
     if args.figure == "gamma-psi":
         return tables.gamma_psi(runs)
     if args.figure in OF_STATS:
-        table = {"forward-stats": tables.forward_stats, "backward-stats": tables.backward_stats, "nu": tables.nu}
+        table: Any = {"forward-stats": tables.forward_stats, "backward-stats": tables.backward_stats, "nu": tables.nu}
         return table[args.figure](runs, args.layer, tables.x_axis(runs, args.x))
     table = {
         "batch-size": tables.batch_size,
@@ -93,19 +94,19 @@ def as_csv(rows: tables.Rows) -> bytes:
 def run(args: argparse.Namespace) -> None:
     """Reads, draws and writes."""
     if args.figure not in FIGURES:
-        raise FigureError("{} is not known; choose from {}".format(args.figure, ", ".join(FIGURES)))
+        raise UserError("{} is not known; choose from {}".format(args.figure, ", ".join(FIGURES)))
     draw = drawing()
     files: Dict[str, Path] = {end: args.out.with_name(args.out.name + "." + end) for end in ("png", "svg", "csv")}
     for file in files.values():
         if file.exists() and not args.overwrite:
-            raise FigureError("{} exists; --overwrite replaces it".format(file))
+            raise UserError("{} exists; --overwrite replaces it".format(file))
     given = [sources.parse_source(text) for text in args.runs]
     if args.figure != "batch-size":
         given = [source.training() for source in given]
     runs = sources.read_stats(given) if args.figure in OF_STATS else []
     rows = rows_of(args, given, runs)
     if not rows:
-        raise FigureError("{} has nothing to draw in {}".format(args.figure, ", ".join(args.runs)))
+        raise UserError("{} has nothing to draw in {}".format(args.figure, ", ".join(args.runs)))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure = draw.draw(args.figure, rows, title_of(args, runs), args.log_y)
     contents = {"csv": as_csv(rows), **draw.encoded(figure)}
@@ -120,7 +121,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         run(args)
-    except (FigureError, OSError, pickle.UnpicklingError, ValueError) as error:
+    except (UserError, OSError, pickle.UnpicklingError, ValueError) as error:
         print("plot: {}".format(error), file=sys.stderr)
         return 1
     return 0

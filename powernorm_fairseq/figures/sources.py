@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import storage
 
 NAMES = {
@@ -22,10 +23,6 @@ CLASSES = {"BatchNorm": "BN", "BatchRenorm": "BRN", "MovingAverageBatchNorm": "M
 CLASSES.update({"PowerNorm": "PN", "BatchNorm1d": "BN", "BatchNorm2d": "BN"})
 CENTRED = ("BatchNorm", "BatchRenorm", "BatchNorm1d", "BatchNorm2d")  # the others divide by psi
 LOG, CHECKPOINTS = "train.log", "checkpoints"
-
-
-class FigureError(Exception):
-    """A failure that one sentence explains."""
 
 
 class Source(NamedTuple):
@@ -50,7 +47,7 @@ def parse_source(text: str) -> Source:
     label, sign, path = text.partition("=")
     source = Source(label, Path(path)) if sign else Source(None, Path(text))
     if not source.path.exists():
-        raise FigureError("--runs {}: there is no {}".format(text, source.path))
+        raise UserError("--runs {}: there is no {}".format(text, source.path))
     return source
 
 
@@ -86,7 +83,7 @@ def read_stats(sources: Sequence[Source]) -> List[StatsRun]:
         try:
             runs.append(storage.read(source.path))
         except ValueError as error:
-            raise FigureError(str(error)) from None
+            raise UserError(str(error)) from None
     found = [
         run.header.get("label") or experiment_norm(source.path) or CLASSES.get(run.layers[0].kind, source.path.name)
         for run, source in zip(runs, sources)
@@ -105,7 +102,7 @@ def choose_layers(run: storage.Run, wanted: str) -> List[int]:
         return [int(wanted)]
     if wanted in names:
         return [names.index(wanted)]
-    raise FigureError(
+    raise UserError(
         "--layer {} is not known; give first, all, a number below {} or one of {}".format(
             wanted, len(names), ", ".join(names)
         )
@@ -128,7 +125,7 @@ def log_lines(folder: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
     """Tag (``train_inner``, ``valid``) and content of each JSON line of a training's log."""
     file = folder / LOG if folder.is_dir() else folder
     if not file.exists():
-        raise FigureError("{} is missing; was {} made by train.sh?".format(file, folder))
+        raise UserError("{} is missing; was {} made by train.sh?".format(file, folder))
     with open(str(file), encoding="utf-8", errors="replace") as lines:
         for line in lines:
             found = re.search(r"\| INFO \| (\w+) \| (\{.*\})\s*$", line)
@@ -165,7 +162,7 @@ def scores(sources: Sequence[Source]) -> List[Dict[str, Any]]:
             files = sorted(source.path.rglob("result.json")) if source.path.is_dir() else [source.path]
             rows += [row for row in map(_json_score, files) if row is not None]
     if not rows:
-        raise FigureError(
+        raise UserError(
             "{}: neither a CSV with norm, tokens and bleu nor a result.json with a score was found".format(
                 ", ".join(str(source.path) for source in sources)
             )
@@ -179,7 +176,7 @@ def _csv_scores(file: Path) -> List[Dict[str, Any]]:
     try:
         return [_score(row["norm"], row["tokens"], row["bleu"], row.get("seed") or 1) for row in rows]
     except (KeyError, ValueError) as error:
-        raise FigureError("{}: each row needs a norm, tokens and bleu ({})".format(file, error)) from None
+        raise UserError("{}: each row needs a norm, tokens and bleu ({})".format(file, error)) from None
 
 
 def _json_score(file: Path) -> Optional[Dict[str, Any]]:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import metrics
 from powernorm_fairseq.figures import sources
-from powernorm_fairseq.figures.sources import FigureError, Source, StatsRun
+from powernorm_fairseq.figures.sources import Source, StatsRun
 from powernorm_fairseq.safe_load import load_checkpoint
 
 Rows = List[Dict[str, Any]]
@@ -39,7 +40,7 @@ def x_axis(runs: Sequence[StatsRun], wanted: str) -> str:
     """``epoch`` as in the paper where all records know it, else ``update``."""
     known = all("epoch" in record.extra for stats in runs for record in stats.run.records if record.kind == "train")
     if wanted == "epoch" and not known:
-        raise FigureError("--x epoch: not all records say which epoch they are from; use --x update")
+        raise UserError("--x epoch: not all records say which epoch they are from; use --x update")
     return wanted if wanted != "auto" else "epoch" if known else "update"
 
 
@@ -128,7 +129,7 @@ def embedding_svd(given: Sequence[Source]) -> Rows:
         file = _checkpoint(source.path)
         model = load_checkpoint(file, mmap=True)["model"]
         if EMBEDDING not in model:
-            raise FigureError("{} has no {}".format(file, EMBEDDING))
+            raise UserError("{} has no {}".format(file, EMBEDDING))
         values = metrics.singular_values(model[EMBEDDING]).tolist()
         rows += [{"run": label, "index": index, "value": value} for index, value in enumerate(values, 1)]
     return rows
@@ -141,4 +142,4 @@ def _checkpoint(path: Path) -> Path:
     for name in CHECKPOINTS:
         if (path / name).exists():
             return path / name
-    raise FigureError("{} holds none of {}; name a checkpoint".format(path, ", ".join(CHECKPOINTS)))
+    raise UserError("{} holds none of {}; name a checkpoint".format(path, ", ".join(CHECKPOINTS)))

@@ -2,12 +2,13 @@
 
 from typing import Any, Type
 
+import torch
 from fairseq import utils
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqLanguageModel, register_model
 from fairseq.models.transformer import Embedding, TransformerConfig
 from fairseq.modules import AdaptiveInput
-from torch import nn
+from torch import Tensor, nn
 
 from powernorm_fairseq.models.lm_config import PowerNormLMConfig, nested_lm_config
 from powernorm_fairseq.models.norm_settings import offer_norms
@@ -41,6 +42,7 @@ class PowerNormLanguageModel(FairseqLanguageModel):
 
     config: Type[FairseqDataclass] = PowerNormLMConfig
     decoder_class: Type[NormDecoder] = NormDecoder
+    autocast_bfloat16 = False
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -54,4 +56,16 @@ class PowerNormLanguageModel(FairseqLanguageModel):
         prepare(task, cfg)
         nested = nested_lm_config(cfg, cls.config)
         embedding = build_embedding(nested, task.source_dictionary)
-        return cls(cls.decoder_class(nested, task.target_dictionary, embedding, no_encoder_attn=True))
+        model = cls(cls.decoder_class(nested, task.target_dictionary, embedding, no_encoder_attn=True))
+        model.autocast_bfloat16 = nested.autocast_bfloat16
+        return model
+
+    @property
+    def autocast_now(self) -> bool:
+        """Whether matrices are multiplied in bfloat16: in training alone, so that validation is exact."""
+        return self.autocast_bfloat16 and self.training
+
+    def forward(self, src_tokens: Tensor, **kwargs: Any) -> Any:
+        """See fairseq."""
+        with torch.autocast(src_tokens.device.type, torch.bfloat16, enabled=self.autocast_now):
+            return super().forward(src_tokens, **kwargs)

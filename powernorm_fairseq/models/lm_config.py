@@ -46,14 +46,27 @@ def _without(names: FrozenSet[str]) -> Type[FairseqDataclass]:
 
 
 @dataclass
-class PowerNormLMConfig(NormSettings, _without(_CHARACTERS)):
+class _Precision:
+    """Settings of all language models that change how exactly they compute."""
+
+    autocast_bfloat16: bool = field(
+        default=False,
+        metadata={
+            "help": "multiply matrices in bfloat16 while training, and keep all else in float32; faster on processors "
+            "with avx512_bf16 or amx_bf16"
+        },
+    )
+
+
+@dataclass
+class PowerNormLMConfig(_Precision, NormSettings, _without(_CHARACTERS)):
     """Settings of `powernorm_transformer_lm`."""
 
     norm: str = field(default="pn", metadata={"help": "norm of all layers and at the end"})
 
 
 @dataclass
-class TensorizedLMConfig(NormSettings, _without(_NOT_TENSORIZED)):
+class TensorizedLMConfig(_Precision, NormSettings, _without(_NOT_TENSORIZED)):
     """Settings of `tensorized_lm`."""
 
     norm: str = field(default="pn", metadata={"help": "norm of all layers and at the end"})
@@ -83,6 +96,7 @@ def nested_lm_config(cfg: Any, schema: Type[FairseqDataclass]) -> TransformerCon
     nested.own_norm_options = own_options(flat, cfg, (flat.decoder_norm,))
     if flat.decoder_norm == "dyt":  # as its authors have it in language models
         nested.own_norm_options["dyt"]["bias"] = False
+    nested.autocast_bfloat16 = flat.autocast_bfloat16
     return nested
 
 

@@ -4,18 +4,19 @@ With q, k, v of width R at n positions and a linear layer W from the flattened n
 
 .. math:: out_i = \sum_{j,k \le i} W_{:,jk} \sum_r q_{ir} k_{jr} v_{kr}
 
-(the core is a factor of q). :func:`multilinear` computes it border by border. The positions are cut into blocks. What a
-block [s, e) adds to the square of earlier positions is its *border*, the e² - s² cells (j, k) with s <= max(j, k) < e.
-For each border, with kv its R x (e² - s²) products of keys and values:
+(the core is a factor of q). :func:`multilinear` cuts the positions into blocks. What a block [s, e) adds to the square
+of earlier positions is its *border*, the e² - s² cells (j, k) with s <= max(j, k) < e: a rectangle of rows, j in the
+block, and one of columns, k in the block and j before it.
 
-- positions of the block see a part of the border: their slices, masked, meet the border's part of W;
-- positions behind the block see all of it, so for them the border is folded into a state of R x C numbers,
-  ``state += kv W``, and they read ``q state``.
+- Positions of the block see a part of the border. They are taken a few at a time, as *strips* [a, b): the slices of a
+  strip at the border's cells before b, ``(q k) v``, zero where they are hidden, meet those cells of W.
+- Positions behind the block see all of the border, so for them it is folded into a state of R x C numbers,
+  ``state += (k v) W``, and they read ``q state``.
 
-Multiplications for each sequence, with blocks of m positions: n² R C for the states and about m n² (R + C) for the
-slices, in place of n³ (R + C). The state pays for a cell that more than RC / (R + C) later positions use, 35 for R = 40
-and C = 256. Numbers kept for the backward: n/m states of R x C, in place of n³ + n² R; the rest lives for one block.
-Cumulative sums over single positions (m = 1) would keep n R C, more than n³ at n = 80.
+The state pays for a cell that more than RC / (R + C) later positions use, 35 for R = 40 and C = 256: so blocks have 32
+positions, and a context of 32 has no state at all. With strips of m positions, the slices of a block of 32 cost about
+(1/3 + m / 64) of 32³ (R + C) multiplications; all states together cost n² R C. Numbers kept for the backward: a state
+for each block behind the first, in place of n³ + n² R; the rest lives for one strip or one block.
 """
 
 import functools
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-BLOCK = 16  # measured: 8 to 32 take the same time to 20 %; the masked half of a block's slices grows with it
+BLOCK, STRIP = 32, 8
 
 
 def naive_multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
@@ -36,7 +37,7 @@ def naive_multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor
     return slices.flatten(2) @ _square(weight)[:, :n, :n].flatten(1).t()
 
 
-def multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, block: int = BLOCK) -> Tensor:
+def multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, block: int = BLOCK, strip: int = STRIP) -> Tensor:
     """Causal multi-linear attention.
 
     Args:
@@ -44,51 +45,74 @@ def multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, block: int = BL
         k: keys, B x R x n.
         v: values, B x R x n.
         weight: of the linear layer, C x N², N >= n; a shorter context uses its corner.
-        block: positions that are taken together; changes speed and memory alone.
+        block: positions behind which a state is made; changes speed and memory alone.
+        strip: positions whose slices are made together; changes speed and memory alone.
 
     Returns:
         B x n x C.
     """
-    return _MultiLinear.apply(q, k, v, weight, block)
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    return _MultiLinear.apply(q, k, v, weight, block, strip)
 
 
-class _Border(NamedTuple):
-    """Positions [start, end) and the cells that they add: row by row those with j in the block, then the others."""
+class _Cells(NamedTuple):
+    """A rectangle of cells, and a strip of positions that see some of them."""
 
-    start: int
-    end: int
-    hidden: Tensor  # (end - start) x cells: true where max(j, k) is later than the position
+    at: slice  # the positions
+    rows: slice  # j
+    columns: slice  # k
+    hidden: Optional[Tensor]  # positions x rows x columns: true where max(j, k) is later than the position
 
-    def products(self, k: Tensor, v: Tensor) -> Tensor:
-        """Products of keys and values at the cells, B x R x cells."""
-        s, e = self.start, self.end
-        rows, columns = k[:, :, s:e, None] * v[:, :, None, :e], k[:, :, :s, None] * v[:, :, None, s:e]
-        return torch.cat([rows.flatten(2), columns.flatten(2)], 2)
+    def slices(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
+        """Products of queries and keys, B x (positions rows) x R, and the slices, B x positions x cells."""
+        qk = (q[:, self.at, None] * k[:, None, self.rows]).flatten(1, 2)
+        slices = qk @ v[:, self.columns].transpose(1, 2)
+        return qk, self.mask(slices.view(len(q), self.at.stop - self.at.start, -1))
 
-    def add_product_gradients(self, grad: Tensor, k: Tensor, v: Tensor, grad_k: Tensor, grad_v: Tensor) -> None:
-        """The backward of ``products``, added to the gradients of keys and values."""
-        s, e = self.start, self.end
-        for part, j, i in zip(self._rectangles(grad), (slice(s, e), slice(0, s)), (slice(0, e), slice(s, e))):
-            grad_k[:, :, j] += (part @ v[:, :, i, None]).squeeze(-1)
-            grad_v[:, :, i] += (k[:, :, None, j] @ part).squeeze(-2)
+    def mask(self, slices: Tensor) -> Tensor:
+        """Zero where a position does not see a cell, in place."""
+        return slices if self.hidden is None else slices.masked_fill_(self.hidden, 0.0)
 
     def weights(self, weight: Tensor) -> Tensor:
         """The weight at the cells, C x cells."""
-        s, e = self.start, self.end
-        square = _square(weight)
-        return torch.cat([square[:, s:e, :e].flatten(1), square[:, :s, s:e].flatten(1)], 1)
+        return _square(weight)[:, self.rows, self.columns].flatten(1)
 
-    def put_weights(self, part: Tensor, weight: Tensor) -> None:
-        """Writes ``part`` to the cells of ``weight``."""
-        s, e = self.start, self.end
-        square = _square(weight)
-        square[:, s:e, :e], square[:, :s, s:e] = self._rectangles(part)
+    def products(self, k: Tensor, v: Tensor) -> Tensor:
+        """Products of keys and values at the cells, B x R x cells."""
+        k, v = k[:, self.rows].transpose(1, 2), v[:, self.columns].transpose(1, 2)
+        return (k[..., :, None] * v[..., None, :]).flatten(2)
 
-    def _rectangles(self, cells: Tensor) -> Tuple[Tensor, Tensor]:
-        """Rows and columns of the border, from its cells in the last dimension."""
-        s, e = self.start, self.end
-        rows, columns = cells.split([(e - s) * e, s * (e - s)], -1)
-        return rows.view(*cells.shape[:-1], e - s, e), columns.view(*cells.shape[:-1], s, e - s)
+
+class _Block(NamedTuple):
+    """A block of positions: the two rectangles of its border, and its strips."""
+
+    at: slice
+    border: List[_Cells]
+    strips: List[List[_Cells]]
+
+
+def _rectangles(at: slice, start: int, end: int, device: torch.device) -> List[_Cells]:
+    """The border of [start, end), and which of its cells are hidden from the positions ``at``."""
+    found = []
+    inside, before, upto = slice(start, end), slice(0, start), slice(0, end)
+    for rows, columns in ((inside, upto), (before, inside)):
+        if rows.stop > rows.start:
+            i, j, k = (torch.arange(each.start, each.stop, device=device) for each in (at, rows, columns))
+            hidden = torch.max(j[:, None], k).flatten() > i[:, None]
+            found.append(_Cells(at, rows, columns, hidden if bool(hidden.any()) else None))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _blocks(n: int, block: int, strip: int, device: torch.device) -> List[_Block]:
+    """All blocks of n positions."""
+    blocks = []
+    for start in range(0, n, block):
+        end = min(start + block, n)
+        strips = [slice(a, min(a + strip, end)) for a in range(start, end, strip)]
+        cells = [_rectangles(at, start, at.stop, device) for at in strips]
+        blocks.append(_Block(slice(start, end), _rectangles(slice(end, n), start, end, device), cells))
+    return blocks
 
 
 def _square(weight: Tensor) -> Tensor:
@@ -97,67 +121,78 @@ def _square(weight: Tensor) -> Tensor:
     return weight.view(-1, size, size)
 
 
-@functools.lru_cache(maxsize=64)
-def _borders(n: int, block: int, device: torch.device) -> List[_Border]:
-    """The borders of n positions."""
-    borders = []
-    for start in range(0, n, block):
-        end = min(start + block, n)
-        inside, before, upto = (torch.arange(*ends, device=device) for ends in ((start, end), (start,), (end,)))
-        rows, columns = torch.max(inside[:, None], upto), torch.max(before[:, None], inside)
-        latest = torch.cat([rows.flatten(), columns.flatten()])
-        borders.append(_Border(start, end, latest > inside[:, None]))
-    return borders
-
-
 class _MultiLinear(torch.autograd.Function):
     """Keeps the states for the backward and computes products and slices again there: they are cheap and large."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, block: int) -> Tensor:
-        batch, width, n = q.shape
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, block: int, strip: int) -> Tensor:
+        batch, n, width = q.shape
+        output = q.new_empty(batch, n, len(weight))
         state: Optional[Tensor] = None
-        states, outputs = [], []
-        for border in _borders(n, block, q.device):
-            query, products, part = q[:, :, border.start : border.end], border.products(k, v), border.weights(weight)
-            slices = (query.transpose(1, 2) @ products).masked_fill_(border.hidden, 0.0)
-            output = slices @ part.t()
+        states = []
+        for here in _blocks(n, block, strip, q.device):
+            for strip_cells in here.strips:
+                output[:, strip_cells[0].at] = sum(
+                    cells.slices(q, k, v)[1] @ cells.weights(weight).t() for cells in strip_cells
+                )
             if state is not None:
-                output += query.transpose(1, 2) @ state
+                output[:, here.at] += q[:, here.at] @ state
                 states.append(state)
-            outputs.append(output)
-            if border.end < n:
-                added = (products.flatten(0, 1) @ part.t()).view(batch, width, -1)
-                state = added if state is None else state + added
+            if here.at.stop < n:
+                for cells in here.border:
+                    added = (cells.products(k, v).flatten(0, 1) @ cells.weights(weight).t()).view(batch, width, -1)
+                    state = added if state is None else state + added
         ctx.save_for_backward(q, k, v, weight, *states)
-        ctx.block = block
-        return torch.cat(outputs, 1)
+        ctx.sizes = block, strip
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         q, k, v, weight, *states = ctx.saved_tensors
-        borders = _borders(q.shape[2], ctx.block, q.device)
-        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        grad_weight = torch.zeros_like(weight)
+        blocks = _blocks(q.shape[1], *ctx.sizes, q.device)
+        grads = tuple(torch.zeros(tensor.shape, dtype=tensor.dtype, device=q.device) for tensor in (q, k, v, weight))
         grad_state: Optional[Tensor] = None
-        for border, state in zip(reversed(borders), [*reversed(states), None]):
-            here = slice(border.start, border.end)
-            query, grad_out = q[:, :, here], grad[:, here]
-            products, part = border.products(k, v), border.weights(weight)
-            slices = (query.transpose(1, 2) @ products).masked_fill_(border.hidden, 0.0)
-            grad_slices = (grad_out @ part).masked_fill_(border.hidden, 0.0)
-            grad_part = grad_out.flatten(0, 1).t() @ slices.flatten(0, 1)
-            grad_products = query @ grad_slices
-            grad_query = products @ grad_slices.transpose(1, 2)
+        for here, state in zip(reversed(blocks), [*reversed(states), None]):
             if grad_state is not None:
-                grad_part.addmm_(grad_state.flatten(0, 1).t(), products.flatten(0, 1))
-                grad_products += grad_state @ part
-            border.put_weights(grad_part, grad_weight)
-            border.add_product_gradients(grad_products, k, v, grad_k, grad_v)
+                for cells in here.border:
+                    _state_gradients(cells, grad_state, k, v, weight, grads)
+            for strip_cells in here.strips:
+                for cells in strip_cells:
+                    _slice_gradients(cells, grad[:, cells.at], q, k, v, weight, grads)
             if state is not None:
-                grad_query += state @ grad_out.transpose(1, 2)
-                added = query @ grad_out
+                grads[0][:, here.at] += grad[:, here.at] @ state.transpose(1, 2)
+                added = q[:, here.at].transpose(1, 2) @ grad[:, here.at]
                 grad_state = added if grad_state is None else grad_state + added
-            grad_q[:, :, here] = grad_query
-        return grad_q, grad_k, grad_v, grad_weight, None
+        return (*grads, None, None)
+
+
+def _slice_gradients(
+    cells: _Cells, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, grads: Tuple[Tensor, ...]
+) -> None:
+    """Adds what reaches q, k, v and the weight through the slices of a strip."""
+    grad_q, grad_k, grad_v, grad_weight = grads
+    qk, slices = cells.slices(q, k, v)
+    grad_slices = cells.mask(grad @ cells.weights(weight)).view(len(q), -1, cells.columns.stop - cells.columns.start)
+    flat = grad.flatten(0, 1).t() @ slices.flatten(0, 1)
+    corner = _square(grad_weight)[:, cells.rows, cells.columns]
+    corner += flat.view(corner.shape)
+    grad_v[:, cells.columns] += grad_slices.transpose(1, 2) @ qk
+    rows = cells.rows.stop - cells.rows.start
+    grad_qk = (grad_slices @ v[:, cells.columns]).view(len(q), -1, rows, q.shape[2])
+    grad_q[:, cells.at] += (grad_qk * k[:, None, cells.rows]).sum(2)
+    grad_k[:, cells.rows] += (grad_qk * q[:, cells.at, None]).sum(1)
+
+
+def _state_gradients(
+    cells: _Cells, grad: Tensor, k: Tensor, v: Tensor, weight: Tensor, grads: Tuple[Tensor, ...]
+) -> None:
+    """Adds what reaches k, v and the weight through the state that a border is part of."""
+    _, grad_k, grad_v, grad_weight = grads
+    flat = grad.flatten(0, 1).t() @ cells.products(k, v).flatten(0, 1)
+    corner = _square(grad_weight)[:, cells.rows, cells.columns]
+    corner += flat.view(corner.shape)
+    rows, columns = cells.rows.stop - cells.rows.start, cells.columns.stop - cells.columns.start
+    grad_products = (grad @ cells.weights(weight)).view(len(k), -1, rows, columns)  # B x R x rows x columns
+    grad_k[:, cells.rows] += torch.einsum("brjk,bkr->bjr", grad_products, v[:, cells.columns])
+    grad_v[:, cells.columns] += torch.einsum("brjk,bjr->bkr", grad_products, k[:, cells.rows])

@@ -50,7 +50,7 @@ def announce_steps(task: FairseqTask) -> None:
         agree_on_statistics(model)
         begin_valid_epoch(epoch, model)
 
-    announcing_step.announces_steps = True
+    announcing_step.announces_steps = True  # type: ignore[attr-defined]
     log_penalty(task)
     task.train_step, task.begin_valid_epoch = announcing_step, agreeing_validation
 

@@ -111,9 +111,11 @@ class Norm(nn.Module):
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
         raise NotImplementedError
 
-    def _implementation(self, x: Tensor, statistics: Optional[Tensor] = None) -> str:
-        """What serves the input ``x``."""
-        return ops.implementation(self.kernel, x, self.weight, self.bias, statistics)
+    def _affine(self) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """``weight`` and ``bias``; plain parameters without nn.Module's look-up, which makes and catches an error."""
+        own = self._parameters
+        weight = own["weight"] if "weight" in own else self.weight  # parametrised, pruned, sharded
+        return weight, own["bias"] if "bias" in own else self.bias
 
     def _check_input(self, x: Tensor, padding_mask: Optional[Tensor]) -> None:
         if x.is_nested:
@@ -233,14 +235,14 @@ class BatchStatisticsNorm(Norm):
         return torch.zeros_like(x) + self._train(empty, call, pool).sum()
 
     def _evaluate(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
-        (centre, power), rows = self.running_statistics(), (self.scale_groups, self._eps)
-        kernel = self._implementation(x, power)
+        (centre, power), (weight, bias) = self.running_statistics(), self._affine()
+        rows = self.scale_groups, self._eps
+        kernel = ops.implementation(self.kernel, x, weight, bias, power)
         if kernel == "plain" or ops.compiling() or torch.jit.is_tracing():
-            return functional.evaluate(x, padding, *rows, self.weight, self.bias, centre, power)
+            return functional.evaluate(x, padding, *rows, weight, bias, centre, power)
         if not torch.is_grad_enabled():
-            evaluate = ops.operators(kernel)["evaluate"]
-            return evaluate(x.contiguous(), padding, *rows, self.weight, self.bias, centre, power)
-        return ops.Evaluate.call(x.contiguous(), self.weight, self.bias, padding, kernel, *rows, centre, power)
+            return ops.operators(kernel)["evaluate"](x.contiguous(), padding, *rows, weight, bias, centre, power)
+        return ops.Evaluate.call(x.contiguous(), weight, bias, padding, kernel, *rows, centre, power)
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         """A training forward on ``x``."""

@@ -5,7 +5,7 @@ Every operator exists twice: ``powernorm::NAME``, which C++ serves on a CPU and 
 uses. The autograd functions take tensors and settings alone; running statistics are arguments like others.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -205,9 +205,10 @@ class _Norm(Function):
     @staticmethod
     def gradients(ctx: Any, gradients: Sequence[Tensor]) -> Tuple[MaybeTensor, ...]:
         """What a backward returns: a gradient for each parameter there is, in its type, and none for the rest."""
-        dx, *columns = gradients
-        of_parameters = [None if dtype is None else own.to(dtype) for own, dtype in zip(columns, ctx.types)]
-        return (dx, *of_parameters, *[None] * (len(ctx.needs_input_grad) - 3))
+        (dx, of_gamma, of_beta), (gamma, beta) = gradients, ctx.types
+        of_gamma = None if gamma is None else of_gamma if of_gamma.dtype is gamma else of_gamma.to(gamma)
+        of_beta = None if beta is None else of_beta if of_beta.dtype is beta else of_beta.to(beta)
+        return (dx, of_gamma, of_beta, *[None] * (len(ctx.needs_input_grad) - 3))
 
     @staticmethod
     def differentiable(ctx: Any, function: Callable[..., Tensor], dy: Tensor, *inputs: MaybeTensor) -> Any:
@@ -219,8 +220,8 @@ class _Norm(Function):
         return (*grads, *[None] * (len(ctx.needs_input_grad) - 3))
 
 
-def _types(*parameters: MaybeTensor) -> List[Optional[torch.dtype]]:
-    return [None if parameter is None else parameter.dtype for parameter in parameters]
+def _types(gamma: MaybeTensor, beta: MaybeTensor) -> Tuple[Optional[torch.dtype], Optional[torch.dtype]]:
+    return None if gamma is None else gamma.dtype, None if beta is None else beta.dtype
 
 
 def _twice() -> bool:

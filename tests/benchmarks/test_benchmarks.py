@@ -183,12 +183,14 @@ def test_saved_counts_each_storage_once_and_no_parameter():
 
 
 def test_the_norms_are_trained_and_evaluated():
-    """What is timed is a training step and an evaluation: statistics move once in each run."""
+    """What is timed are training steps and evaluations: statistics move once in each training step."""
     norm = build_norm("pn", 16)
     x = torch.randn(4, 5, 16, requires_grad=True)
-    once = norms.runner(norms.Candidate("pn", "none", "eager", norm, (x, None)), interleave.stopwatch())
-    parts = once()
+    run = norms.runner(norms.Candidate("pn", "none", "eager", norm, (x, None)), interleave.stopwatch(), steps=1)
+    parts = run()
     assert set(parts) == set(norms.PARTS) and norm.num_updates == 1 and norm.nu.abs().max() > 0
+    norms.runner(norms.Candidate("pn", "none", "eager", norm, (x, None)), interleave.stopwatch(), steps=3)()
+    assert norm.num_updates == 4
     assert parts["training"] == pytest.approx(parts["forward"] + parts["backward"])
     assert not norm.training
 

@@ -172,7 +172,7 @@ def test_overwrite_spares_folders_of_others(trained, capsys):
     other.mkdir()
     (other / "thesis.tex").write_text("precious")
     assert run(trained, "--out", other, "--overwrite") == 1
-    assert "not written by evaluate.sh" in capsys.readouterr().err
+    assert "not written by an evaluation" in capsys.readouterr().err
     assert (other / "thesis.tex").exists()
 
 
@@ -234,7 +234,7 @@ def test_plain_and_lower_cased_data_is_scored_as_such(tmp_path, monkeypatch):
         found = references.find(tmp_path / "bin", "test", "en", [], [])
         args = argparse.Namespace(preset="text", references=found)
         command = ["fairseq-generate", "bin", "--beam", "5", "--lenpen", "1.0"]
-        scores.append(evaluate.evaluate(args, {"target_lang": "en"}, command, tmp_path, 1)["scores"])
+        scores.append(evaluate.evaluate(args, command, tmp_path, 1, "en")["scores"])
     assert list(scores[0]) == ["tokenized", "sacrebleu", "chrf"]
     assert scores[0]["sacrebleu"]["score"] == pytest.approx(100) and "case:lc" in scores[0]["sacrebleu"]["signature"]
     assert scores[0]["tokenized"]["sys_len"] == 5 and scores[1]["tokenized"]["sys_len"] == 3
@@ -262,4 +262,4 @@ def test_script_answers_help_with_every_flag():
 def test_script_without_arguments_fails_with_the_help():
     result = evaluate_sh(check=False)
     assert result.returncode != 0
-    assert b"usage:" in result.stdout
+    assert b"usage:" in result.stderr

@@ -14,7 +14,7 @@ pytest.importorskip("fairseq")
 
 import torch
 
-from powernorm_fairseq.experiments import evaluate_lm, score_lm_runs, train
+from powernorm_fairseq.experiments import evaluate_lm, score_runs, train
 from powernorm_fairseq.experiments.tables import catalogue, data, reproduce
 from tests.conftest import preprocess
 from tests.models.training import USER_DIR, LMRun
@@ -143,7 +143,7 @@ def test_table_2_has_the_papers_rows_and_its_data(tmp_path, capsys):
         rows = catalogue.table_rows(table, dataset, table.norms, {})
         assert [row.norm for row in rows] == ["ln", "bn", "pnv", "pn"] and not table.metric.higher_is_better
         assert [catalogue.published(row.norm, dataset) for row in rows] == published
-        assert data.command(dataset, tmp_path, None)[1:] == [dataset, "--out", str(tmp_path)]
+        assert data.command(dataset, tmp_path, None)[3:] == ["lm", dataset, "--out", str(tmp_path)]
     assert reproduce.main(["table2", "--dataset", "text", "--dir", str(tmp_path)]) == 1
     assert "--dataset text needs --data BIN" in capsys.readouterr().err
     assert reproduce.main(["table1", "--dataset", "ptb", "--dir", str(tmp_path)]) == 1
@@ -151,12 +151,12 @@ def test_table_2_has_the_papers_rows_and_its_data(tmp_path, capsys):
 
 
 def test_scoring_leaves_out_what_is_not_trained(tmp_path, capsys):
-    assert score_lm_runs.main(["--dir", str(tmp_path), "--data", "none"]) == 1
+    assert score_runs.main(["--dir", str(tmp_path), "--data", "none"]) == 1
     assert "has no training" in capsys.readouterr().err
     (tmp_path / "pn-1").mkdir()
     (tmp_path / "pn-1" / "experiment.json").write_text('{"norm": "pn", "seed": 1, "preset": "ptb"}')
-    assert score_lm_runs.main(["--dir", str(tmp_path), "--data", "none"]) == 1
-    assert "pn-1 is left out: none" in capsys.readouterr().err
+    assert score_runs.main(["--dir", str(tmp_path), "--data", "none"]) == 1
+    assert "pn-1 has no score: its training is none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("preset, arch_flags", [("ptb", "--label-smoothing 0.1"), ("wikitext103", "--adaptive-input")])
@@ -172,6 +172,6 @@ def test_recipes_become_flags(toy_text, tmp_path, capsys, preset, arch_flags):
 def test_missing_text_is_found_before_training(toy_data, toy_text, tmp_path, capsys):
     command = ["--preset", "ptb", "--norm", "pn", "--save-dir", str(tmp_path / "run"), "--dry-run", "--data"]
     assert train.main([*command, str(toy_data)]) == 1
-    assert "has no train text; data_prep/lm.sh prepares text" in capsys.readouterr().err
+    assert "has no train text; data_prep lm prepares text" in capsys.readouterr().err
     assert train.main([*command, str(tmp_path / "none")]) == 1
-    assert "is no folder; data_prep/lm.sh makes one" in capsys.readouterr().err
+    assert "is no folder; data_prep lm makes one" in capsys.readouterr().err

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from powernorm_fairseq.experiments import recipes
-from powernorm_fairseq.experiments import score_runs as score
-from powernorm_fairseq.experiments.trainings import trainings
+from powernorm_fairseq.experiments import recipes, score_runs
 
 
 @pytest.fixture
@@ -21,23 +19,34 @@ def folder(tmp_path):
 
 def test_scoring_leaves_out_what_is_not_finished(folder, capsys, monkeypatch):
     scored = []
-    monkeypatch.setattr(score, "score", lambda training, data, flags: scored.append((training.seed, data, flags)))
-    assert score.main(["--dir", str(folder), "--data", "bin", "--", "--beam", "1"]) == 1  # pn has no score
-    assert scored == [(1, "bin", ["--beam", "1"]), (2, "bin", ["--beam", "1"])]
-    assert "pn-1 is left out: running" in capsys.readouterr().err
+    monkeypatch.setattr(score_runs, "score", lambda run, about, data, flags: scored.append((run.name, data, flags)))
+    assert score_runs.main(["--dir", str(folder), "--data", "bin", "--", "--beam", "1"]) == 1  # pn has no score
+    assert scored == [("ln-1", "bin", ["--beam", "1"]), ("ln-2", "bin", ["--beam", "1"])]
+    assert "pn-1 has no score: its training is running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset, program", [("demo", "evaluate"), ("ptb", "evaluate_lm")])
+def test_language_models_are_scored_by_perplexity(tmp_path, monkeypatch, preset, program):
+    calls = []
+    for name in ("evaluate", "evaluate_lm"):
+        module = getattr(score_runs, name)
+        monkeypatch.setattr(module, "main", lambda words, name=name: calls.append((name, words)) or 0)
+    score_runs.score(tmp_path, {"preset": preset, "norm": "pn"}, "bin", ["--cpu"])
+    ((called, words),) = calls
+    assert called == program and words[-2:] == ["--", "--cpu"] and str(tmp_path / "test") in words
 
 
 def test_as_many_epochs_are_averaged_as_the_recipe_keeps(folder, monkeypatch):
-    training = trainings(folder)[0]
+    run, about = folder / "ln-1", {"preset": "demo", "norm": "ln"}
     calls = []
-    monkeypatch.setattr(score.average, "main", lambda words: calls.append(words) or 0)
-    assert score.checkpoint(training).name == "checkpoint_last.pt"
+    monkeypatch.setattr(score_runs.average, "main", lambda words: calls.append(words) or 0)
+    assert score_runs.averaged(run, about).name == "checkpoint_last.pt"
     usual = str(recipes.compose("demo", "ln")["checkpoint"]["keep_last_epochs"])
     for count, expected in ((2, "2"), (9, usual)):
         for epoch in range(count):
-            (training.folder / f"checkpoint{epoch}.pt").touch()
-        (training.folder / "checkpoint_best.pt").touch()
-        assert score.checkpoint(training).name == "averaged.pt"
+            (run / f"checkpoint{epoch}.pt").touch()
+        (run / "checkpoint_best.pt").touch()
+        assert score_runs.averaged(run, about).name == "averaged.pt"
         assert calls[-1][calls[-1].index("--num-epoch-checkpoints") + 1] == expected
-    (training.folder / "averaged.pt").touch()
-    assert score.checkpoint(training).name == "averaged.pt" and len(calls) == 2  # newer than all: kept
+    (run / "averaged.pt").touch()
+    assert score_runs.averaged(run, about).name == "averaged.pt" and len(calls) == 2  # newer than all: kept

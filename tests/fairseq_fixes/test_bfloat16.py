@@ -23,8 +23,8 @@ def test_bfloat16_from_the_command_line(flag, toy_data, tmp_path):
 
 @pytest.mark.parametrize("setting", ["bf16", pytest.param("memory_efficient_bf16", marks=pytest.mark.slow)])
 def test_bfloat16_from_hydra(setting, toy_data, tmp_path):
-    command = [*program("fairseq-hydra-train"), "--config-dir", ROOT / "configs", "--config-name", "demo_pn"]
-    command += [f"task.data={toy_data}", f"checkpoint.save_dir={tmp_path}", "optimization.max_update=3"]
+    command = [*program("fairseq-hydra-train"), "--config-dir", ROOT / "configs", "--config-name", "demo"]
+    command += ["norm=pn", f"task.data={toy_data}", f"checkpoint.save_dir={tmp_path}", "optimization.max_update=3"]
     command += ["common.cpu=true", f"common.{setting}=true"]
     code, output = call(command)
     assert code == 0, output[-3000:]

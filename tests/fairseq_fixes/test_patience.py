@@ -30,8 +30,8 @@ def test_patience_is_remembered(start, toy_data, tmp_path):
 @pytest.mark.slow
 def test_trainings_of_one_process_do_not_share_their_best(toy_data, tmp_path):
     """hydra's multirun, whose second training has the higher loss: it is the best of its own."""
-    command = [*program("fairseq-hydra-train"), "-m", "--config-dir", ROOT / "configs", "--config-name", "demo_ln"]
-    command += [f"task.data={toy_data}", "common.cpu=true", "optimization.max_update=2"]
+    command = [*program("fairseq-hydra-train"), "-m", "--config-dir", ROOT / "configs", "--config-name", "demo"]
+    command += ["norm=ln", f"task.data={toy_data}", "common.cpu=true", "optimization.max_update=2"]
     command += ["lr_scheduler.warmup_updates=1", "optimization.lr=[0.01],[1e-9]", "hydra.sweep.dir=sweep"]
     code, output = call(command, tmp_path)
     assert code == 0, output[-3000:]

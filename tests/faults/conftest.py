@@ -1,7 +1,6 @@
-"""What the fault tests share: the warm process, the uninterrupted runs to compare with, and the figures at the end."""
+"""What the fault tests share: the warm process, the uninterrupted runs to compare with, and their figures."""
 
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
 
@@ -26,10 +25,6 @@ class Uninterrupted(NamedTuple):
     folder: Path
     journal: List[str]
     seconds: float
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="fault tests: hundreds of kills")
 
 
 @pytest.fixture
@@ -75,17 +70,3 @@ def figures(record_property: Callable[[str, Any], None]) -> Callable[..., None]:
             record_property(f"faults: {name.replace('_', ' ')}", number)
 
     return count
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    sums: "Counter[str]" = Counter()
-    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
-        if report.when == "call":
-            for name, number in report.user_properties:
-                if name.startswith("faults: "):
-                    sums[name[len("faults: ") :]] += number
-    if sums and not getattr(terminalreporter, "told_faults", False):
-        terminalreporter.told_faults = True
-        terminalreporter.section("faults")
-        for name, number in sorted(sums.items()):
-            terminalreporter.write_line(f"{number:6d}  {name}")

@@ -11,7 +11,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from powernorm_fairseq import fairseq_fixes, safe_save
+from powernorm_fairseq import fairseq_fixes, files, safe_save
 from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import readable
 from tests.faults.conftest import Uninterrupted
 from tests.faults.processes import Warm
@@ -75,7 +75,7 @@ def test_an_error_that_passes_leaves_a_whole_file(tmp_path: Path, monkeypatch: p
     """fairseq's own second attempt writes behind the first, and nobody can read that."""
     monkeypatch.setattr(safe_save, "WAIT_SECONDS", 0)
     path = tmp_path / "checkpoint1.pt"
-    safe_save.aside(path).symlink_to("/dev/full")  # the first attempt removes it
+    files.aside(path).symlink_to("/dev/full")  # the first attempt removes it
     safe_save.save_file({"model": {"w": torch.arange(9999)}, "optimizer_history": [{"num_updates": 1}]}, path)
     assert readable(path) and not path.is_symlink() and list(tmp_path.iterdir()) == [path]
 

@@ -9,10 +9,10 @@ import torch
 
 pytest.importorskip("fairseq")
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import storage
 from powernorm_fairseq.figures import image_stats, images
 from powernorm_fairseq.figures.resnet import ResNet20, shifted_and_mirrored
-from powernorm_fairseq.figures.sources import FigureError
 
 
 def write_cifar(folder, count=4):
@@ -108,10 +108,10 @@ def test_file_that_would_run_code_is_refused(tmp_path, capsys):
 def test_damaged_and_missing_files(tmp_path, capsys):
     write_cifar(tmp_path)
     (tmp_path / "test_batch").write_bytes((tmp_path / "test_batch").read_bytes()[:-500])
-    with pytest.raises(FigureError, match="test_batch is no batch of CIFAR-10"):
+    with pytest.raises(UserError, match="test_batch is no batch of CIFAR-10"):
         images.read_cifar10(tmp_path)
     (tmp_path / "data_batch_5").unlink()
-    with pytest.raises(FigureError, match="data_batch_5 is missing; give the folder cifar-10-batches-py"):
+    with pytest.raises(UserError, match="data_batch_5 is missing; give the folder cifar-10-batches-py"):
         images.read_cifar10(tmp_path)
     assert image_stats.main(["--out", str(tmp_path / "out"), "--epochs", "0"]) == 1
     assert "--epochs 0 is too small; give at least 1" in capsys.readouterr().err

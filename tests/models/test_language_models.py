@@ -222,6 +222,23 @@ def test_half_precision_trains_and_keeps_statistics_in_float32(toy_text, flag):
     assert all(buffer.dtype in (torch.float32, torch.int64) for buffer in run.buffers().values())
 
 
+@pytest.mark.parametrize("arch", [TENSORIZED, TRANSFORMER])
+@pytest.mark.parametrize("criterion", ["label_smoothed_cross_entropy", "chunked_label_smoothed_cross_entropy"])
+def test_autocast_multiplies_in_bfloat16_while_training_alone(toy_text, arch, criterion):
+    flags = ("--norm", "pn", "--criterion", criterion, "--label-smoothing", 0.1)
+    plain, rough = LMRun(toy_text, *flags, arch=arch), LMRun(toy_text, *flags, "--autocast-bfloat16", arch=arch)
+    valid = [run.trainer.valid_step(run.batches[0])["nll_loss"] for run in (plain, rough)]
+    assert float(valid[0]) == float(valid[1])
+    dtypes = {}
+    for name in ("layers.0.fc1", "layers.0.fc2", "layers.0.final_layer_norm", "layer_norm"):
+        module = rough.model.decoder.get_submodule(name)
+        module.register_forward_hook(lambda _, __, out, name=name: dtypes.update({name: out.dtype}))
+    losses = plain.train(20), rough.train(20)
+    assert dtypes.pop("layers.0.fc1") == dtypes.pop("layers.0.fc2") == torch.bfloat16
+    assert set(dtypes.values()) == {torch.float32} == {weight.dtype for weight in rough.model.parameters()}
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
 def test_stand_in_batches_move_nothing(toy_text):
     run = LMRun(toy_text, "--norm", "pn")
     run.train(2)

@@ -13,23 +13,19 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
+from powernorm_fairseq.console import Arguments, UserError, run_main
 from powernorm_fairseq.experiments import recipes
 
-ROOT = Path(__file__).resolve().parents[3]
-SLURM = ROOT / "scripts" / "slurm"
+JOBS = Path(__file__).resolve().parent  # of the job files
 KINDS = ("train", "report")
 CPUS_PER_GPU = 4  # a process for each GPU, with threads that load its data
 MEMORY_PER_GPU = "16G"
 Options = Dict[str, Optional[str]]
 
 
-class SubmitError(Exception):
-    """A failure that one sentence explains."""
-
-
 def job_file(kind: str, options: Options, arguments: Sequence[str], hook: Optional[Path] = None) -> str:
     """The text of ``KIND.sbatch`` with these options of sbatch, which win over its own, and these arguments."""
-    lines = (SLURM / f"{kind}.sbatch").read_text(encoding="utf-8").splitlines()
+    lines = (JOBS / f"{kind}.sbatch").read_text(encoding="utf-8").splitlines()
     own = [number for number, line in enumerate(lines) if line.startswith("#SBATCH ")]
     kept = {}
     for number in own:
@@ -37,12 +33,17 @@ def job_file(kind: str, options: Options, arguments: Sequence[str], hook: Option
         kept[name] = value or None
     wanted = {**kept, **options}
     header = ["#SBATCH " + (name if value is None else f"{name}={value}") for name, value in wanted.items()]
-    settings = {"POWERNORM_ROOT": str(ROOT), "PYTHON": os.environ.get("PYTHON"), "POWERNORM_HOOK": hook}
+    settings = {"POWERNORM_JOBS": JOBS, "PYTHON": python(), "POWERNORM_HOOK": hook}
     for name in ("POWERNORM_REQUEUES", "POWERNORM_RETRIES", "POWERNORM_IDLE_RETRIES"):
         settings[name] = os.environ.get(name)
     exports = [f"export {name}={shlex.quote(str(value))}" for name, value in settings.items() if value]
     exports.append("set -- " + " ".join(map(shlex.quote, arguments)))
     return "\n".join([*lines[: own[0]], *header, *exports, *lines[own[-1] + 1 :]]) + "\n"
+
+
+def python() -> str:
+    """The Python of the jobs."""
+    return os.environ.get("PYTHON") or sys.executable
 
 
 def cluster_options(args: argparse.Namespace, kind: str) -> Options:
@@ -101,12 +102,12 @@ def submit(file: Path, text: str, options: Sequence[str], dry_run: bool) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=str(ROOT))
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except FileNotFoundError:
-        raise SubmitError("sbatch was not found; is this a machine of a Slurm cluster?") from None
+        raise UserError("sbatch was not found; is this a machine of a Slurm cluster?") from None
     if done.returncode != 0:
         words = done.stderr.decode("utf-8", "replace").strip()
-        raise SubmitError(f"sbatch refused {file}: {re.sub('sbatch: (error: )?', '', words)}")
+        raise UserError(f"sbatch refused {file}: {re.sub('sbatch: (error: )?', '', words)}")
     return done.stdout.decode().strip().split(";")[0]
 
 
@@ -127,13 +128,13 @@ def check_cluster_arguments(args: argparse.Namespace) -> None:
     """Refuses what cannot work on any cluster."""
     limit = seconds(args.time) if args.time else None
     if limit is not None and 0 < limit <= args.warning:
-        raise SubmitError(
+        raise UserError(
             f"--time {args.time} is no longer than the {args.warning} s before it at which a job is warned (--warning)"
         )
     if args.hook is not None:
         args.hook = args.hook.absolute()
         if not args.hook.is_file():
-            raise SubmitError(f"--hook {args.hook} is no file")
+            raise UserError(f"--hook {args.hook} is no file")
 
 
 def check_training(args: argparse.Namespace, words: Sequence[str]) -> List[str]:
@@ -144,15 +145,15 @@ def check_training(args: argparse.Namespace, words: Sequence[str]) -> List[str]:
     own, extra = recipes.split_flags(words)
     if not args.gpus and "--nproc" not in own:
         own += ["--nproc", str(args.tasks_per_node)]
-    command = [str(ROOT / "scripts" / "train.sh"), *own, "--dry-run", *(["--", *extra] if extra else [])]
+    command = [python(), "-m", "powernorm_fairseq", "train", *own, "--dry-run", *(["--", *extra] if extra else [])]
     done = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     said = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode != 0:
-        raise SubmitError((said.splitlines() or ["train.sh failed"])[-1].replace("train: ", "", 1))
+        raise UserError((said.splitlines() or ["train failed"])[-1].replace("train: ", "", 1))
     return said.splitlines()
 
 
-def submit_training(args: argparse.Namespace) -> None:
+def submit_training(args: argparse.Namespace) -> int:
     """One training."""
     jobs = args.save_dir / "slurm"
     arguments = ["--preset", args.preset, "--norm", args.norm, "--data", args.data, "--save-dir", str(args.save_dir)]
@@ -166,6 +167,7 @@ def submit_training(args: argparse.Namespace) -> None:
     }
     job = submit(jobs / "train.sbatch", job_file("train", options, arguments, args.hook), [], args.dry_run)
     print(f"job {job}: training in {args.save_dir}; output in {jobs}")
+    return 0
 
 
 def _train_sh_options(args: argparse.Namespace) -> List[str]:
@@ -203,13 +205,9 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         description="Write and submit the Slurm job of a training.",
-        epilog="Flags after -- go to fairseq-train, as in scripts/train.sh.",
+        epilog="Flags after -- go to fairseq-train, as in train.sh.",
     )
-    parser.add_argument("--preset", required=True, choices=recipes.PRESETS, help="the recipe")
-    parser.add_argument("--norm", required=True, choices=recipes.norm_names(), help="the encoder's norm")
-    parser.add_argument("--seed", type=int, default=1, help="of weights, dropout and data order (default: 1)")
-    parser.add_argument("--data", required=True, metavar="BIN", help="output folder of fairseq-preprocess")
-    parser.add_argument("--save-dir", required=True, type=Path, metavar="DIR", help="as for train.sh; and the job file")
+    recipes.add_recipe_arguments(parser)
     parser.add_argument("--nproc", type=int, metavar="N", help="processes of each task (default: one for each GPU)")
     parser.add_argument("--precision", help="as for train.sh")
     parser.add_argument("--tensorboard", action="store_true", help="write curves beside the checkpoints")
@@ -223,20 +221,16 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     own, flags = recipes.split_flags(argv)
     args = build_parser().parse_args(own)
     args.flags = flags
+    recipes.check_names(args)
     args.data = ":".join(str(Path(part).absolute()) for part in args.data.split(":"))
     args.save_dir = args.save_dir.absolute()
     check_cluster_arguments(args)
     return args
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Arguments = None) -> int:
     """Submits what the command line says; returns the exit status."""
-    try:
-        submit_training(parse_args(sys.argv[1:] if argv is None else argv))
-    except SubmitError as error:
-        print(f"submit: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_main("submit", lambda words: submit_training(parse_args(words)), argv)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ Rows of different tables that train the same thing have the same name, so no tra
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import recipes
 from powernorm_fairseq.experiments.recipes import Flags
-from powernorm_fairseq.experiments.tables.errors import ReproduceError
 
 LABELS = {
     "ln": "LN", "bn": "BN", "pnv": "PN-V", "pn": "PN", "brn": "BRN", "mabn": "MABN", "gn": "GN", "rms": "RMS",
@@ -36,10 +36,9 @@ class Dataset:
 
     name: str
     title: str
-    preparation: Optional[Tuple[str, ...]]  # a script of data_prep/ and its options; empty: the demo's grammar; or None
+    preparation: Optional[Tuple[str, ...]]  # arguments of data_prep; None: the user has it
     published: bool  # whether the paper has numbers for it
     machines: str  # what one training is meant for: "one" GPU (or CPU), or "many"
-    scorer: str = "powernorm_fairseq.experiments.score_runs"  # called with --dir RUN --data BIN
     preset: str = ""
     orientation: str = "iwslt14"  # whose published scores are shown where the paper has none
 
@@ -54,17 +53,16 @@ class Dataset:
         return self.name if self.published else self.orientation
 
 
-LM_SCORER = "powernorm_fairseq.experiments.score_lm_runs"
 DATASETS = {
     dataset.name: dataset
     for dataset in (
-        Dataset("iwslt14", "IWSLT14 De-En", ("iwslt14.sh",), True, "one"),
-        Dataset("wmt14", "WMT14 En-De", ("wmt14.sh",), True, "many"),
-        Dataset("multi30k", "Multi30k De-En (test2016)", ("multi30k.sh", "--bpe-tokens", "4000"), False, "one"),
-        Dataset("demo", "the demo's made-up corpus", (), False, "one"),
-        Dataset("ptb", "Penn Treebank", ("lm.sh", "ptb"), True, "one", LM_SCORER),
-        Dataset("wikitext103", "WikiText-103", ("lm.sh", "wikitext103"), True, "one", LM_SCORER),
-        Dataset("text", "the user's text", None, False, "one", LM_SCORER, "lm_tiny", "ptb"),
+        Dataset("iwslt14", "IWSLT14 De-En", ("iwslt14",), True, "one"),
+        Dataset("wmt14", "WMT14 En-De", ("wmt14",), True, "many"),
+        Dataset("multi30k", "Multi30k De-En (test2016)", ("multi30k", "--bpe-tokens", "4000"), False, "one"),
+        Dataset("demo", "the demo's made-up corpus", ("demo",), False, "one"),
+        Dataset("ptb", "Penn Treebank", ("lm", "ptb"), True, "one"),
+        Dataset("wikitext103", "WikiText-103", ("lm", "wikitext103"), True, "one"),
+        Dataset("text", "the user's text", None, False, "one", "lm_tiny", "ptb"),
     )
 }
 
@@ -198,8 +196,8 @@ def settings(norms: Sequence[str], recipe: Flags) -> List[Row]:
                 (f"warmup{updates}", "--norm-warmup-updates", str(updates)) for updates in (0, warmup // 4, 2 * warmup)
             ]
         rows.append(plain(norm))
-        for variant, flag, value in changes:
-            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {value}", variant, (flag, value)))
+        for variant, flag, setting in changes:
+            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {setting}", variant, (flag, setting)))
     return rows
 
 
@@ -276,10 +274,10 @@ TABLES = {
 def find_table(name: str, dataset: str) -> Table:
     """The table of that name, if it can be made for the corpus."""
     if name not in TABLES:
-        raise ReproduceError(f"{name} is no table; choose from {', '.join(TABLES)}")
+        raise UserError(f"{name} is no table; choose from {', '.join(TABLES)}")
     table = TABLES[name]
     if dataset not in table.datasets:
-        raise ReproduceError(f"{name} has no --dataset {dataset}; choose from {', '.join(table.datasets)}")
+        raise UserError(f"{name} has no --dataset {dataset}; choose from {', '.join(table.datasets)}")
     return table
 
 
@@ -287,7 +285,7 @@ def table_rows(table: Table, dataset: str, norms: Sequence[str], user_flags: Fla
     """The rows for these norms; what the user changes in the recipe counts."""
     unknown = [norm for norm in norms if norm not in LABELS]
     if unknown:
-        raise ReproduceError(f"--norms {unknown[0]} is not known; choose from {', '.join(LABELS)}")
+        raise UserError(f"--norms {unknown[0]} is not known; choose from {', '.join(LABELS)}")
     preset = DATASETS[dataset].recipe
     recipe = {**recipes.recipe(preset, norms[0], recipes.usual_processes(preset)), **user_flags}
     return table.rows(list(dict.fromkeys(norms)), recipe)

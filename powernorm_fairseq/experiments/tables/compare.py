@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
-from powernorm_fairseq.experiments import train
+from powernorm_fairseq import files
 from powernorm_fairseq.experiments.tables.run import HYPOTHESES, REFERENCES, RESULT
-from powernorm_fairseq.experiments.trainings import read_json
+from powernorm_fairseq.files import read_json
 
 COMPARISONS = "comparisons.json"
 SAMPLES = 1000
@@ -43,19 +43,19 @@ class Comparisons:
         if found is not None and found["hypotheses"] == hashes:
             return found
         texts = ((run, HYPOTHESES), (baseline, HYPOTHESES), (run, REFERENCES))
-        files = [self.folder / name / text for name, text in texts]
-        if not all(file.exists() for file in files):
+        paths = [self.folder / name / text for name, text in texts]
+        if not all(path.exists() for path in paths):
             return None
-        self.known[key] = {"hypotheses": hashes, **self._compare(run, files, metric)}
-        train.write(self.folder / COMPARISONS, self.known)
+        self.known[key] = {"hypotheses": hashes, **self._compare(run, paths, metric)}
+        files.write(self.folder / COMPARISONS, self.known)
         return self.known[key]
 
-    def _compare(self, run: str, files: Sequence[Path], metric: str) -> Dict[str, Any]:
+    def _compare(self, run: str, paths: Sequence[Path], metric: str) -> Dict[str, Any]:
         from powernorm_fairseq import scoring
         from powernorm_fairseq.experiments import evaluate  # here, because it takes seconds
 
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         result = read_json(self.folder / run / RESULT)
         options = {"lowercase": evaluate.PRESETS[result["dataset"]].lowercase, "lang": result["target_lang"]}
-        system, baseline, references = (scoring.Text.read(file) for file in files)
+        system, baseline, references = (scoring.Text.read(path) for path in paths)
         return asdict(scoring.Scorer([references], **options).compare(metric, system, baseline, SAMPLES))

@@ -1,4 +1,4 @@
-"""Trains `powernorm_tiny` with LN and with PN on a corpus from the project's own grammar, and prints their BLEU.
+"""Trains `powernorm_tiny` with LN and with PN on a corpus from a small grammar, and prints their BLEU.
 
 Each stage writes aside and renames, so a run that was stopped goes on where it was; training resumes from the last
 checkpoint. Nothing is downloaded.
@@ -7,21 +7,18 @@ checkpoint. Nothing is downloaded.
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq.fairseq_fixes.damaged_checkpoint import mend_last_checkpoint
 from powernorm_fairseq.norms import norm_names
 
 TOP = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
-SPLITS = ("train", "valid", "test")
-LANGUAGES = ("de", "en")
-PAIRS, BPE_TOKENS = 20000, 1500
+PAIRS, BPE_TOKENS = 8000, 500
 
 TRAINING = (
     "--source-lang de --target-lang en --arch powernorm_tiny --share-all-embeddings --dropout 0.1 "
@@ -29,6 +26,13 @@ TRAINING = (
     "--lr 0.005 --lr-scheduler inverse_sqrt --warmup-init-lr 1e-7 --max-tokens 2048 --required-batch-size-multiple 1 "
     "--seed 1 --num-workers 0 --save-interval-updates 100 --keep-interval-updates 1 --log-format json --log-interval 10"
 ).split()
+
+NEXT = """Where to go next, from this folder:
+  your own text:   data_prep/prepare.sh text --out data/mine --train A.de A.en --valid B.de B.en --test C.de C.en
+                   scripts/train.sh --preset multi30k --norm pn --data data/mine/bin --save-dir checkpoints/mine
+  another norm:    scripts/demo.py --norms bn,rms
+  paper's table:   scripts/reproduce.py table1 --dataset multi30k --jobs 2 --dry-run
+  the rest:        README.md, and docs/ for one subject each"""
 
 
 class DemoError(Exception):
@@ -49,59 +53,11 @@ def run(command: Sequence[str], log: Path) -> None:
         raise DemoError(f"{Path(command[0]).name} failed, as shown above; everything it said is in {log}")
 
 
-def stage(title: str, target: Path, make: Callable[[Path], None]) -> None:
-    """Makes ``target`` by way of a temporary name, unless it is there."""
-    if target.exists():
-        say(f"{title}: done before")
-        return
-    say(f"{title} ...")
-    start = time.monotonic()
-    aside = target.with_name(target.name + ".part")
-    if aside.is_dir():
-        shutil.rmtree(str(aside))
-    make(aside)
-    aside.replace(target)
-    say(f"{title}: {time.monotonic() - start:.0f} s")
-
-
-def prepare(folder: Path, pairs: int, bpe_tokens: int) -> None:
-    """Makes ``text``, ``bpe`` and ``bin`` in a folder, as far as they are missing."""
-    stage("1/5 corpus", folder / "text", lambda aside: make_corpus(pairs, aside))
-    stage("2/5 BPE", folder / "bpe", lambda aside: make_bpe(bpe_tokens, folder / "text", aside))
-    stage("3/5 binarising", folder / "bin", lambda aside: binarise(folder / "bpe", aside))
-
-
-def make_corpus(pairs: int, folder: Path) -> None:
-    """Sentence pairs of the project's grammar, in three disjoint parts."""
-    from data_prep.demo_grammar import write_corpus
-
-    write_corpus(folder, sizes={"train": pairs, "valid": 500, "test": 500}, seed=1)
-
-
-def make_bpe(bpe_tokens: int, text: Path, folder: Path) -> None:
-    """Joint BPE, learned on both sides of the training text."""
-    from subword_nmt.apply_bpe import BPE
-    from subword_nmt.learn_bpe import learn_bpe
-
-    folder.mkdir()
-    both = [line for lang in LANGUAGES for line in (text / f"train.{lang}").read_text(encoding="utf-8").splitlines()]
-    with open(str(folder / "codes"), "w", encoding="utf-8") as codes:
-        learn_bpe(both, codes, bpe_tokens)
-    with open(str(folder / "codes"), encoding="utf-8") as codes:
-        bpe = BPE(codes)
-    for split in SPLITS:
-        for lang in LANGUAGES:
-            lines = (text / f"{split}.{lang}").read_text(encoding="utf-8").splitlines()
-            (folder / f"{split}.{lang}").write_text(
-                "".join(bpe.process_line(line) + "\n" for line in lines), encoding="utf-8"
-            )
-
-
-def binarise(bpe: Path, folder: Path) -> None:
-    """fairseq-preprocess with a joined dictionary."""
-    prefixes = [part for split in SPLITS for part in (f"--{split}pref", bpe / split)]
-    languages = ["--source-lang", "de", "--target-lang", "en", "--joined-dictionary"]
-    run([BIN / "fairseq-preprocess", *languages, *prefixes, "--destdir", folder], folder.with_name("preprocess.log"))
+def prepare(args: argparse.Namespace) -> None:
+    """Makes ``text``, ``bpe`` and ``bin``, as far as they are missing."""
+    say("1/3 corpus, BPE and fairseq's data ...")
+    settings = ["--pairs", str(args.pairs), "--bpe-tokens", str(args.bpe_tokens), "--out", str(args.dir)]
+    run([sys.executable, "-m", "data_prep", "demo", *settings], args.dir / "data.log")
 
 
 def train_command(args: argparse.Namespace, norm: str, folder: Path) -> List[str]:
@@ -233,7 +189,7 @@ def table(rows: Sequence[Tuple[str, ...]]) -> str:
 
 def report(args: argparse.Namespace, results: Dict[str, Dict[str, Any]]) -> str:
     """The table of results and where everything lies."""
-    rows = [("encoder norm", "BLEU", "sacreBLEU", "valid loss")]
+    rows: List[Tuple[str, ...]] = [("encoder norm", "BLEU", "sacreBLEU", "valid loss")]
     for norm, result in results.items():
         scores = [f"{result['scores'][metric]['score']:.2f}" for metric in ("tokenized", "sacrebleu")]
         rows.append((norm, *scores, str(valid_loss(args.dir / norm))))
@@ -289,11 +245,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             if norm not in norm_names():
                 raise DemoError(f"--norms {norm} is not known; choose from {', '.join(norm_names())}")
         check_settings(args)
-        prepare(args.dir, args.pairs, args.bpe_tokens)
+        prepare(args)
         untrained = [norm for norm in norms if not (args.dir / norm / "averaged.pt").exists()]
-        say(f"4/5 training {', '.join(untrained)} ..." if untrained else "4/5 training: done before")
+        say(f"2/3 training {', '.join(untrained)} ..." if untrained else "2/3 training: done before")
         train(args, untrained)
-        say("5/5 averaging, decoding, scoring ...")
+        say("3/3 averaging, decoding, scoring ...")
         results = {norm: evaluate(args, norm) for norm in norms}
     except DemoError as error:
         say(f"demo: {error}")
@@ -303,7 +259,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return 130
     text = report(args, results)
     (args.dir / "results.md").write_text(text, encoding="utf-8")
-    print(f"\n{text}\nfinished in {time.monotonic() - start:.0f} s; this table: {args.dir}/results.md")
+    print(f"\n{text}\nfinished in {time.monotonic() - start:.0f} s; this table: {args.dir}/results.md\n\n{NEXT}")
     return 0
 
 

@@ -9,12 +9,12 @@ import socket
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from powernorm_fairseq.experiments import train
+from powernorm_fairseq import files
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments.tables.compare import COMPARISONS, HASH, translations_hash
-from powernorm_fairseq.experiments.tables.errors import ReproduceError
 from powernorm_fairseq.experiments.tables.log import NUMBERS
 from powernorm_fairseq.experiments.tables.run import CHECKPOINTS, RESULT
-from powernorm_fairseq.experiments.trainings import read_json
+from powernorm_fairseq.files import read_json
 
 # Of a run's environment; the rest could name the machine.
 ENVIRONMENT = ("time", "platform", "python", "packages", "processor", "cores", "gpus", "processes", "norm_kernels")
@@ -71,7 +71,7 @@ def export(folder: Path, target: Path) -> List[str]:
         target: the same, for publication; runs that are in it already are replaced.
     """
     if target.resolve() == folder.resolve():
-        raise ReproduceError(f"--export {target} is the folder of the runs itself; choose another")
+        raise UserError(f"--export {target} is the folder of the runs itself; choose another")
     names = []
     for file in sorted(folder.glob(f"*/{RESULT}")):
         result = read_json(file)
@@ -80,10 +80,10 @@ def export(folder: Path, target: Path) -> List[str]:
         names.append(file.parent.name)
         _export_run(file.parent, target / file.parent.name, result)
     if not names:
-        raise ReproduceError(f"{folder} has no finished run to export")
+        raise UserError(f"{folder} has no finished run to export")
     comparisons = read_json(folder / COMPARISONS)
     if comparisons:
-        train.write(target / COMPARISONS, comparisons)
+        files.write(target / COMPARISONS, comparisons)
     _check([file for file in target.rglob("*") if file.suffix in (".json", ".log")])
     return names
 
@@ -91,12 +91,12 @@ def export(folder: Path, target: Path) -> List[str]:
 def _export_run(run: Path, target: Path, result: Dict[str, Any]) -> None:
     target.mkdir(parents=True, exist_ok=True)
     hashed = translations_hash(run)
-    train.write(target / RESULT, {**portable_result(result), **({HASH: hashed} if hashed else {})})
+    files.write(target / RESULT, {**portable_result(result), **({HASH: hashed} if hashed else {})})
     log = run / CHECKPOINTS / "train.log"
     if not log.exists():
         log = run / "train.log"  # it was exported before
     if log.exists():
-        train.write(target / "train.log", short_log(log.read_text(encoding="utf-8", errors="replace")))
+        files.write(target / "train.log", short_log(log.read_text(encoding="utf-8", errors="replace")))
 
 
 def _check(files: Sequence[Path]) -> None:
@@ -106,4 +106,4 @@ def _check(files: Sequence[Path]) -> None:
         text = file.read_text(encoding="utf-8")
         for trace in traces:
             if re.search(trace, text):
-                raise ReproduceError(f"{file} still names this machine ({trace}); it is not fit to be published")
+                raise UserError(f"{file} still names this machine ({trace}); it is not fit to be published")

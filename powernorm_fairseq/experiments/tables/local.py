@@ -13,14 +13,14 @@ import time
 from contextlib import contextmanager
 from typing import IO, Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, ranks
-from powernorm_fairseq.experiments.checks import TrainError
 from powernorm_fairseq.experiments.tables.catalogue import DATASETS
-from powernorm_fairseq.experiments.tables.errors import ReproduceError
 from powernorm_fairseq.experiments.tables.progress import Display, describe
-from powernorm_fairseq.experiments.tables.run import ROOT, Run
+from powernorm_fairseq.experiments.tables.run import Run
 
 POLL = 0.5  # seconds
+POWERNORM = (sys.executable, "-m", "powernorm_fairseq")
 OUTPUT = "output.log"  # of the step that is being done; gone when it ended well
 
 
@@ -65,7 +65,6 @@ class Worker:
             stdout=self.output,
             stderr=self.output,
             env=self.env,
-            cwd=str(ROOT),
             start_new_session=True,  # Ctrl-C is for this command, which then asks
             preexec_fn=_stop_with_parent,
         )
@@ -74,10 +73,10 @@ class Worker:
     def _next(self) -> Optional[List[str]]:
         if not self.run.trained:
             self.step = "training"
-            return [str(ROOT / "scripts" / "train.sh"), *self.run.train_words()]
+            return [*POWERNORM, "train", *self.run.train_words()]
         if self.with_scores and not self.run.scored:
             self.step = "averaging, decoding and scoring"
-            return [sys.executable, "-m", DATASETS[self.run.dataset].scorer, *self.run.score_words()]
+            return [*POWERNORM, "score-runs", *self.run.score_words()]
         return None
 
     def _check(self) -> None:
@@ -90,10 +89,10 @@ class Worker:
             file.unlink()
             return
         if status == ranks.STOPPED:
-            raise ReproduceError("its training was stopped by someone else")
+            raise UserError("its training was stopped by someone else")
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
         sentences = [line for line in lines if line.startswith(("train: ", "score: ", "evaluate", "average_"))]
-        raise ReproduceError(f"{step} failed: {(sentences or lines or ['no output'])[-1].strip()} (see {file})")
+        raise UserError(f"{step} failed: {(sentences or lines or ['no output'])[-1].strip()} (see {file})")
 
     def ask_to_stop(self) -> None:
         """Training saves and ends; anything else just ends."""
@@ -106,7 +105,7 @@ class Worker:
     def kill(self) -> None:
         """Ends at once what still runs; training goes on from its last checkpoint."""
         if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)  # the processes of a training go with train.sh
+            os.killpg(self.process.pid, signal.SIGKILL)  # the processes of a training go with it
 
     def release(self) -> None:
         """Gives the run back."""
@@ -132,7 +131,7 @@ def environments(jobs: int, dataset: str, gpus: int) -> List[Dict[str, str]]:
     names = allowed if len(allowed) >= gpus > 0 and allowed[0] else [str(number) for number in range(gpus)]
     result = []
     for index in range(jobs):
-        env = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ, "PYTHON": sys.executable}
+        env = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ}
         if gpus:
             chosen = [names[(index * each + number) % gpus] for number in range(each)]
             env["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
@@ -145,7 +144,7 @@ def take(run: Run) -> Optional[Any]:
     run.folder.mkdir(parents=True, exist_ok=True)
     try:
         held = checks.lock(run.folder)
-    except TrainError:
+    except UserError:
         return None
     if run.trains_elsewhere:
         held.close()
@@ -188,7 +187,7 @@ def run_all(
                     if worker.advance():
                         display.note(f"{worker.run.name}: finished")
                         workers.remove((slot, worker))
-                except (ReproduceError, TrainError, OSError, KeyError, ValueError) as error:
+                except (UserError, OSError, KeyError, ValueError) as error:
                     failures[worker.run.name] = str(error)
                     display.note(f"{worker.run.name}: {error}")
                     worker.release()

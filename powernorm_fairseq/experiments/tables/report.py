@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from powernorm_fairseq.experiments import train
+from powernorm_fairseq import files
 from powernorm_fairseq.experiments.tables import words
 from powernorm_fairseq.experiments.tables.catalogue import DATASETS, LABELS
 from powernorm_fairseq.experiments.tables.compare import SAMPLES
@@ -43,9 +43,9 @@ def write(result: TableResult, folder: Path, tried_folders: Sequence[Path] = ())
     """
     title = f"{result.table.title} on {DATASETS[result.dataset].title}"
     blocks = build(result, [folder, *tried_folders, *sorted(folder.glob(f"{TRIED}/*"))])
-    train.write(folder / f"{result.table.name}.md", to_markdown(title, blocks))
+    files.write(folder / f"{result.table.name}.md", to_markdown(title, blocks))
     page = folder / f"{result.table.name}.html"
-    train.write(page, to_html(title, blocks))
+    files.write(page, to_html(title, blocks))
     end = next(number for number, block in enumerate(blocks) if isinstance(block, Items)) + 1
     return page, to_markdown(title, blocks[:end])
 
@@ -274,7 +274,7 @@ def _runs(result: TableResult) -> Grid:
 
 
 def _signatures(result: TableResult) -> List[Block]:
-    found = {}
+    found: Dict[str, None] = {}
     for each in _results(result):
         for name, score in each["scores"].items():
             found[f"{name}: {score['signature']}"] = None

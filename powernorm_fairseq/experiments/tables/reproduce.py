@@ -10,17 +10,16 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, ranks, recipes, train
-from powernorm_fairseq.experiments.checks import TrainError
 from powernorm_fairseq.experiments.slurm import submit
 from powernorm_fairseq.experiments.tables import catalogue, data, local, report, slurm, status
 from powernorm_fairseq.experiments.tables.catalogue import DATASETS, TABLES, Row, Table
-from powernorm_fairseq.experiments.tables.errors import ReproduceError
 from powernorm_fairseq.experiments.tables.export import export
 from powernorm_fairseq.experiments.tables.progress import duration, say
 from powernorm_fairseq.experiments.tables.results import TableResult, gather, mean
 from powernorm_fairseq.experiments.tables.run import RESULT, Run
-from powernorm_fairseq.experiments.trainings import read_json
+from powernorm_fairseq.files import read_json
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -65,16 +64,16 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         args.user_flags = recipes.parse_flags(flags)
     except ValueError as error:
         seeds = f"--seeds {args.seeds} are no numbers separated by commas"
-        raise ReproduceError(str(error) if "is no flag" in str(error) else seeds) from None
+        raise UserError(str(error) if "is no flag" in str(error) else seeds) from None
     if args.jobs is not None and args.jobs < 1:
-        raise ReproduceError(f"--jobs {args.jobs} is too few; give at least 1")
+        raise UserError(f"--jobs {args.jobs} is too few; give at least 1")
     args.dir = args.dir.absolute()
     args.folder = args.dir / args.dataset
     args.made_data = (Path("data") / args.dataset).absolute()
     if args.data is not None:
         args.data = args.data.absolute()
         if not args.data.is_dir():
-            raise ReproduceError(f"--data {args.data} is no folder; without --data, data_prep makes one")
+            raise UserError(f"--data {args.data} is no folder; without --data, data_prep makes one")
     return args
 
 
@@ -165,7 +164,7 @@ def finish(args: argparse.Namespace, rows: Sequence[Row], reasons: Dict[str, str
     """Writes the report, exports if that is wanted, and prints the table; the status says whether it is complete."""
     result = look(args, rows, reasons)
     if not any(row.results for row in result.rows):
-        raise ReproduceError(f"{args.folder} has no result of this table")
+        raise UserError(f"{args.folder} has no result of this table")
     page, text = report.write(result, args.folder, [folder / args.dataset for folder in args.tried])
     print(text)
     say(f"report: {page}")
@@ -215,7 +214,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Runs what is missing and reports; returns the exit status: 0 if the table is complete, 130 if stopped."""
     try:
         return run(parse_args(sys.argv[1:] if argv is None else argv))
-    except (ReproduceError, TrainError, OSError) as error:
+    except (UserError, OSError) as error:
         say(str(error))
         return 1
     except (local.Stopped, KeyboardInterrupt):

@@ -12,7 +12,7 @@ from powernorm_fairseq.experiments.tables.catalogue import Row, Table
 from powernorm_fairseq.experiments.tables.compare import Comparisons
 from powernorm_fairseq.experiments.tables.run import RESULT, Run
 from powernorm_fairseq.experiments.tables.seeds import Estimate, estimate, mean_of_strata, probability_of_improvement
-from powernorm_fairseq.experiments.trainings import read_json
+from powernorm_fairseq.files import read_json
 
 ERRORS = 2  # standard errors that chance may make
 

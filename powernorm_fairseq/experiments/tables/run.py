@@ -11,14 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+from powernorm_fairseq import files
+from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, recipes, train
-from powernorm_fairseq.experiments.checks import TrainError
 from powernorm_fairseq.experiments.tables.catalogue import DATASETS, Row
-from powernorm_fairseq.experiments.tables.errors import ReproduceError
 from powernorm_fairseq.experiments.tables.log import Log, number, total_updates
-from powernorm_fairseq.experiments.trainings import SCORES, read_json
+from powernorm_fairseq.files import read_json
 
-ROOT = Path(__file__).resolve().parents[3]
 CHECKPOINTS, RESULT, HYPOTHESES, REFERENCES = "checkpoints", "result.json", "hyp.txt", "ref.txt"
 FORMAT = 1  # of result.json
 
@@ -73,12 +72,12 @@ class Run:
             checks.check_dictionaries(str(self.data), flags)
             experiment = checks.describe(self.preset, self.row.norm, self.seed, str(self.data), flags, self.extra)
             checks.check_save_dir(self.checkpoints, experiment)
-        except TrainError as error:
-            raise ReproduceError(str(error).replace("--save-dir", "--dir")) from None
+        except UserError as error:
+            raise UserError(str(error).replace("--save-dir", "--dir")) from None
         result = self.result()
         if result and result["length"] != train.length(flags):
             before, now = (_words(length) for length in (result["length"], train.length(flags)))
-            raise ReproduceError(f"{self.folder} is finished with {before}, not {now}; choose another --dir")
+            raise UserError(f"{self.folder} is finished with {before}, not {now}; choose another --dir")
 
     # How far it is
 
@@ -96,7 +95,7 @@ class Run:
     @property
     def scored(self) -> bool:
         """Whether the test set was decoded and scored."""
-        return (self.checkpoints / SCORES / "result.json").exists()
+        return (self.checkpoints / train.SCORES / "result.json").exists()
 
     def result(self) -> Optional[Dict[str, Any]]:
         """What came out, once it has been collected."""
@@ -147,11 +146,11 @@ class Run:
     def collect(self) -> Dict[str, Any]:
         """Writes ``result.json`` from the records of training and scoring, and puts the translations beside it."""
         log = self.log.update()
-        scores = read_json(self.checkpoints / SCORES / "result.json")
+        scores = read_json(self.checkpoints / train.SCORES / "result.json")
         for name in (HYPOTHESES, REFERENCES):
-            if scores and (self.checkpoints / SCORES / name).exists():
+            if scores and (self.checkpoints / train.SCORES / name).exists():
                 aside = self.folder / (name + ".part")
-                shutil.copyfile(str(self.checkpoints / SCORES / name), str(aside))
+                shutil.copyfile(str(self.checkpoints / train.SCORES / name), str(aside))
                 aside.replace(self.folder / name)
         status, environment = self.status, read_json(self.checkpoints / train.ENVIRONMENT)
         commands = (self.checkpoints / train.COMMAND).read_text(encoding="utf-8").splitlines()[1:]
@@ -182,7 +181,7 @@ class Run:
             "decoding": {name: scores[name] for name in ("beam", "lenpen", "sentences") if name in scores},
             "target_lang": scores.get("request", {}).get("target_lang"),
         }
-        train.write(self.folder / RESULT, result)
+        files.write(self.folder / RESULT, result)
         return result
 
     def watch_memory(self) -> None:
@@ -199,7 +198,7 @@ class Run:
         peak = max((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), default=0)
         file = self.folder / "memory.json"
         if peak > read_json(file).get("peak_memory", 0):
-            train.write(file, {"peak_memory": peak})
+            files.write(file, {"peak_memory": peak})
 
 
 def configuration(command: str) -> recipes.Flags:

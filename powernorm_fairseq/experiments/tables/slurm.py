@@ -4,13 +4,12 @@ import argparse
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from powernorm_fairseq.experiments import train
+from powernorm_fairseq import files
 from powernorm_fairseq.experiments.slurm import submit
 from powernorm_fairseq.experiments.tables import status
-from powernorm_fairseq.experiments.tables.errors import ReproduceError
 from powernorm_fairseq.experiments.tables.run import Run
 from powernorm_fairseq.experiments.tables.status import JOB
-from powernorm_fairseq.experiments.trainings import read_json
+from powernorm_fairseq.files import read_json
 
 
 def queued(run: Run) -> str:
@@ -33,21 +32,18 @@ def launch(runs: Sequence[Run], args: argparse.Namespace, folder: Path, again: S
         What was done, in lines.
     """
     lines, jobs = [], []  # type: List[str], List[str]
-    try:
-        submit.check_cluster_arguments(args)
-        checked = [line for run in runs for line in submit.check_training(args, run.train_words())]
-        lines += dict.fromkeys(checked)
-        for run in runs:
-            state = queued(run)
-            if state:
-                jobs.append(read_json(run.folder / JOB)["job"])
-                lines.append(f"{run.name}: job {jobs[-1]} is {state}")
-            elif not run.trained and not run.trains_elsewhere:
-                jobs.append(_submit_training(run, args, folder / "slurm"))
-                lines.append(f"{run.name}: job {jobs[-1]}")
-        report = _submit_report(args, folder / "slurm", jobs, again)
-    except submit.SubmitError as error:
-        raise ReproduceError(str(error)) from None
+    submit.check_cluster_arguments(args)
+    checked = [line for run in runs for line in submit.check_training(args, run.train_words())]
+    lines += dict.fromkeys(checked)
+    for run in runs:
+        state = queued(run)
+        if state:
+            jobs.append(read_json(run.folder / JOB)["job"])
+            lines.append(f"{run.name}: job {jobs[-1]} is {state}")
+        elif not run.trained and not run.trains_elsewhere:
+            jobs.append(_submit_training(run, args, folder / "slurm"))
+            lines.append(f"{run.name}: job {jobs[-1]}")
+    report = _submit_report(args, folder / "slurm", jobs, again)
     return [*lines, f"report: job {report}, after {len(jobs)} trainings; its output is in {folder / 'slurm'}"]
 
 
@@ -61,7 +57,7 @@ def _submit_training(run: Run, args: argparse.Namespace, jobs: Path) -> str:
     job = submit.submit(jobs / f"{run.name}.sbatch", text, [], args.dry_run)
     if not args.dry_run:
         run.folder.mkdir(parents=True, exist_ok=True)
-        train.write(run.folder / JOB, {"job": job})
+        files.write(run.folder / JOB, {"job": job})
     return job
 
 

@@ -5,7 +5,7 @@ import subprocess
 from typing import Any, Dict, List, Sequence
 
 from powernorm_fairseq.experiments.tables.run import Run
-from powernorm_fairseq.experiments.trainings import read_json
+from powernorm_fairseq.files import read_json
 
 JOB = "job.json"  # in a run's folder: the Slurm job that trains it
 COLUMNS = ("run", "queue", "state", "update", "of", "loss", "best valid", "starts", "failures")

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from powernorm_fairseq.experiments.tables.document import Block, Grid, Paragraph, number
 from powernorm_fairseq.experiments.tables.results import chance, mean, pooled_spread
 from powernorm_fairseq.experiments.tables.run import RESULT
-from powernorm_fairseq.experiments.trainings import read_json
+from powernorm_fairseq.files import read_json
 
 Result = Dict[str, Any]
 HEADER = ("setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference", "by chance")

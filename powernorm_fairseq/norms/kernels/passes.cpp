@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define VECTORISED __attribute__((target_clones("arch=x86-64-v3", "default")))
@@ -166,35 +165,30 @@ INLINE void apply_gradient(const Rows& rows, int64_t begin, int64_t end, const v
                            const float* centre, const float* c, void* dx, float* sums) {
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   const float share = 1.0f / static_cast<float>(width);
-  std::vector<float> along(rows.groups);  // means of dL/ds * s: the part of dL/ds that layer-scale takes out
   for (int64_t row = begin; row < end; ++row) {
     T* to = static_cast<T*>(dx) + row * rows.columns;
     if (blank(rows, row, to)) continue;
     scale_row<T, WIDTH>(rows, row);
-    for (int64_t group = 0; rows.scales != nullptr && group < rows.groups; ++group) {
-      const int64_t first = group * width;
-      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
-      const float *a_ = a + first, *b_ = b + first, *c_ = c + first, *m = centre + first;
-      const float r = scale_of(rows, row, group);
-      float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < width; ++i) {
-        const float s = load(x[i]) * r;
-        sum += (load(grad[i]) * a_[i] + (CENTRED ? (s - m[i]) * b_[i] + c_[i] : s * b_[i])) * s;
-      }
-      along[group] = sum * share;
-    }
     for (int64_t group = 0; group < rows.groups; ++group) {
       const int64_t first = group * width;
       const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
       const float *a_ = a + first, *b_ = b + first, *c_ = c + first, *m = centre + first;
+      const float r = scale_of(rows, row, group);
+      float along = 0.0f;  // sum, then mean, of dL/ds * s: the part of dL/ds that layer-scale takes out
+      if (rows.scales != nullptr) {
+#pragma omp simd reduction(+ : along)
+        for (int64_t i = 0; i < width; ++i) {
+          const float s = load(x[i]) * r;
+          along += (load(grad[i]) * a_[i] + (CENTRED ? (s - m[i]) * b_[i] + c_[i] : s * b_[i])) * s;
+        }
+        along *= share;
+      }
       T* __restrict out = to + first;
       float *__restrict product = sums + first, *__restrict total = product + rows.columns;
-      const float r = scale_of(rows, row, group), taken = along[group];
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
         const float g = load(grad[i]), s = load(x[i]) * r, d = CENTRED ? s - m[i] : s;
-        store(out + i, (g * a_[i] + d * b_[i] + (CENTRED ? c_[i] : 0.0f) - s * taken) * r);
+        store(out + i, (g * a_[i] + d * b_[i] + (CENTRED ? c_[i] : 0.0f) - s * along) * r);
         if (SUMS) {
           product[i] += g * d;
           total[i] += g;
@@ -240,35 +234,28 @@ INLINE void apply_token_gradient(const Rows& rows, int64_t begin, int64_t end, b
                                  const float* gamma, const float* means, const float* rstds, void* dx, float* sums) {
   const int64_t width = WIDTH > 0 ? WIDTH : rows.columns / rows.groups;
   const float share = 1.0f / static_cast<float>(width);
-  std::vector<float> along(rows.groups), level(rows.groups);  // means of G * x_hat, and of G
   for (int64_t row = begin; row < end; ++row) {
     T* to = static_cast<T*>(dx) + row * rows.columns;
     if (blank(rows, row, to)) continue;
     for (int64_t group = 0; group < rows.groups; ++group) {
-      const int64_t first = group * width;
+      const int64_t first = group * width, slice = row * rows.groups + group;
       const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
-      const float *a = gamma + first, mean = means[row * rows.groups + group];
-      float products = 0.0f, total = 0.0f;
-#pragma omp simd reduction(+ : products, total)
+      const float *a = gamma + first, mean = means[slice], rstd = rstds[slice];
+      float along = 0.0f, level = 0.0f;  // sums, then means, of G * x_hat and of G
+#pragma omp simd reduction(+ : along, level)
       for (int64_t i = 0; i < width; ++i) {
         const float g = load(grad[i]) * a[i];
-        products += g * (load(x[i]) - mean);
-        total += g;
+        along += g * (load(x[i]) - mean);
+        level += g;
       }
-      along[group] = products * rstds[row * rows.groups + group] * share;
-      level[group] = centred ? total * share : 0.0f;
-    }
-    for (int64_t group = 0; group < rows.groups; ++group) {
-      const int64_t first = group * width;
-      const T *x = row_of<T>(rows.x, rows, row) + first, *grad = row_of<T>(dy, rows, row) + first;
-      const float *a = gamma + first, mean = means[row * rows.groups + group];
-      const float rstd = rstds[row * rows.groups + group], taken = along[group], mean_g = level[group];
+      along *= rstd * share;
+      level = centred ? level * share : 0.0f;
       T* __restrict out = to + first;
       float *__restrict product = sums + first, *__restrict total = product + rows.columns;
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) {
         const float g = load(grad[i]), x_hat = (load(x[i]) - mean) * rstd;
-        store(out + i, (g * a[i] - mean_g - x_hat * taken) * rstd);
+        store(out + i, (g * a[i] - level - x_hat * along) * rstd);
         product[i] += g * x_hat;
         total[i] += g;
       }
@@ -387,7 +374,7 @@ struct Blocks {
   // The same for a pass(begin, end, sums) that adds to `width` sums; `total` becomes the sum over the blocks.
   template <typename Pass>
   void sum(int64_t width, float* total, const Pass& pass) const {
-    std::vector<float> partial(count * width);
+    Floats partial(count * width);
     each([&](int64_t begin, int64_t end, int64_t number) { pass(begin, end, partial.data() + number * width); });
     std::fill(total, total + width, 0.0f);
     for (int64_t number = 0; number < count; ++number)
@@ -439,7 +426,7 @@ void square_means(const Rows& rows, float* power) {
 void moments(const Rows& rows, float* mean, float* variance) {
   const Blocks blocks(rows);
   const int64_t columns = rows.columns, width = 3 * columns;
-  std::vector<float> partial(blocks.count * width);
+  Floats partial(blocks.count * width);
   std::vector<int64_t> counts(blocks.count);
   blocks.each([&](int64_t begin, int64_t end, int64_t number) {
     counts[number] = deviations_pass(rows, begin, end, partial.data() + number * width);

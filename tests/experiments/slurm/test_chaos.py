@@ -61,7 +61,7 @@ class Chaos:
 
     def kill_starter(self):
         """The starter that watches it."""
-        return self._kill(self._victims("powernorm_fairseq.experiments.train"))
+        return self._kill(self._victims("powernorm_fairseq train"))
 
     def _kill(self, victims):
         if not victims:

@@ -116,7 +116,7 @@ def test_table_from_submission_to_scores(cluster, toy_data, tmp_path):
         assert "world_size': 2" in (run / "checkpoints" / "train.log").read_text(errors="replace")
     first = (folder / "slurm" / f"ln-seed1-{jobs['ln-seed1']}.out").read_text(errors="replace")
     assert "stopping after this update" in first and "back into the queue (restart 1)" in first
-    assert "Loaded checkpoint" in first and log.read_text(errors="replace").count("scripts/train.sh") == 2
+    assert "Loaded checkpoint" in first and log.read_text(errors="replace").count("powernorm train") == 2
     if len(cluster.machines) == 2:
         assert f"tcp://{cluster.machines[0]}:" in first  # they met where Slurm's variables say
     assert "Restarts=1" in cluster.call("scontrol", "show", "job", jobs["ln-seed1"])

@@ -67,7 +67,7 @@ def test_what_the_cluster_is_asked_for(words, option, value, sbatch, data, tmp_p
     assert options(tmp_path / "t" / "slurm" / "train.sbatch").get(option) == value
 
 
-def test_job_file_calls_train_sh_with_the_arguments(sbatch, data, tmp_path):
+def test_job_file_trains_with_the_arguments(sbatch, data, tmp_path):
     """The written file, run by hand with a pretended srun."""
     words = ["--seed", "4", "--nproc", "2", "--precision", "bf16", "--tensorboard"]
     words += ["--", "--adam-betas", "(0.9, 0.98)"]
@@ -79,7 +79,8 @@ def test_job_file_calls_train_sh_with_the_arguments(sbatch, data, tmp_path):
     job = tmp_path / "t" / "slurm" / "train.sbatch"
     printed = subprocess.run(["bash", str(job)], env=env, stdout=subprocess.PIPE, check=True).stdout.decode()
     assert printed.splitlines() == [
-        *("--kill-on-bad-exit=0", "--wait=60", "--mpi=none", "--cpus-per-task=32", str(ROOT / "scripts/train.sh")),
+        *("--kill-on-bad-exit=0", "--wait=60", "--mpi=none", "--cpus-per-task=32"),
+        *("bash", str(submit.JOBS / "powernorm.sh"), "train"),
         *("--preset", "iwslt14", "--norm", "pn", "--data", str(data), "--save-dir", str(tmp_path / "t")),
         *("--seed", "4", "--nproc", "2", "--precision", "bf16", "--tensorboard"),
         *("--", "--adam-betas", "(0.9, 0.98)"),
@@ -108,7 +109,7 @@ def test_shipped_files_work_by_hand(tmp_path):
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1", "SLURM_SUBMIT_DIR": str(ROOT)}
     command = ["bash", str(SLURM / "train.sbatch"), "--preset", "demo"]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
-    assert f"{ROOT}/scripts/train.sh --preset demo" in done.stdout.decode()
+    assert f"{ROOT}/scripts/slurm/powernorm.sh train --preset demo" in done.stdout.decode()
     for name in ("train", "report"):
         command = ["bash", str(SLURM / f"{name}.sbatch")]
         done = subprocess.run(command, env={**env, "SLURM_SUBMIT_DIR": str(tmp_path)}, stderr=subprocess.PIPE)

@@ -34,17 +34,18 @@ def test_stop_resume_finish_repeat(tmp_path):
     second = start(tmp_path)
     table, said = second.communicate(timeout=400)
     assert second.returncode == 0, said
-    assert "1/5 corpus: done before" in said and "training ended" in said
+    assert "training ended" in said
     for norm in ("ln", "pn"):
         assert f"| {norm} | " in table
-        assert len((tmp_path / norm / "test" / "hyp.txt").read_text().splitlines()) == 500
+        assert len((tmp_path / norm / "test" / "hyp.txt").read_text().splitlines()) == 400
     logs = [(tmp_path / norm / "train.log").read_text() for norm in ("ln", "pn")]
     assert any("Loaded checkpoint" in log for log in logs)  # whichever had saved one went on from there
     assert table.startswith("\n" + (tmp_path / "results.md").read_text())
+    assert "Where to go next" in table
 
     third = start(tmp_path)
     repeated, said = third.communicate(timeout=120)
-    assert third.returncode == 0 and "4/5 training: done before" in said
+    assert third.returncode == 0 and "2/3 training: done before" in said
     assert repeated.split("finished")[0] == table.split("finished")[0]
 
     other = start(tmp_path, "--epochs", "3")

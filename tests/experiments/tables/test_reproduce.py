@@ -1,6 +1,5 @@
 """reproduce.py: real trainings that two commands share and a Ctrl-C interrupts; the rest with stand-in programs."""
 
-import dataclasses
 import json
 import os
 import re
@@ -12,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from powernorm_fairseq.experiments import checks, train
+from powernorm_fairseq import files
+from powernorm_fairseq.experiments import checks
 from powernorm_fairseq.experiments.tables import data as data_module
 from powernorm_fairseq.experiments.tables import local, reproduce
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS, plain
+from powernorm_fairseq.experiments.tables.catalogue import plain
 from powernorm_fairseq.experiments.tables.run import Run
 from tests.experiments.tables.table_results import write_data
 
@@ -77,7 +77,7 @@ def test_two_commands_share_a_table_and_one_takes_up_what_the_other_leaves(toy_d
     assert "| LN" in printed and "| PN" in printed and "IWSLT14" in printed
 
     log = (runs / "ln-seed1" / "checkpoints" / "train.log").read_text(errors="replace")
-    assert log.count("scripts/train.sh") == 2 and "Loaded checkpoint" in log  # stopped with a checkpoint, and resumed
+    assert log.count("powernorm train") == 2 and "Loaded checkpoint" in log  # stopped with a checkpoint, and resumed
     for name in ("ln-seed1", "pn-seed1"):
         result = json.loads((runs / name / "result.json").read_text())
         assert result["epochs"] == 8 and len(result["curves"]["valid"]) == 8 and result["curves"]["train"]
@@ -118,36 +118,35 @@ def test_two_commands_share_a_table_and_one_takes_up_what_the_other_leaves(toy_d
 # The rest with stand-ins
 
 
-TRAIN = """#!{python}
-import json, os, pathlib, sys, time
-words = sys.argv[1:]
-folder = pathlib.Path(words[words.index("--save-dir") + 1])
-folder.mkdir(parents=True, exist_ok=True)
-name = folder.parent.name
-state = {state}
-if name in state["fails"]:
-    print("train: rank 0 failed with status 1")
-    sys.exit(1)
-(folder / "train.log").open("a").write("started " + os.environ["OMP_NUM_THREADS"] + "\\n")
-loss = state["losses"].get(name, 5.0)
-for update in (100, 200):
-    numbers = {{"epoch": update // 100, "valid_loss": str(loss), "valid_ppl": str(2 ** (loss - 2)),
-                "valid_num_updates": str(update)}}
-    (folder / "train.log").open("a").write("x | INFO | valid | " + json.dumps(numbers) + "\\n")
-(folder / "command.txt").write_text("# in\\nscripts/train.sh\\nfairseq-train data --lr 1\\n")
-(folder / "environment.json").write_text("{{}}")
-length = {{"--max-epoch": ["6"]}}
-(folder / "status.json").write_text(json.dumps({{"state": "finished", "flags": length}}))
-"""
-SCORE = """
-import json, pathlib, sys
-folder = pathlib.Path(sys.argv[sys.argv.index("--dir") + 1]) / "checkpoints" / "test"
-folder.mkdir()
-for name in ("hyp.txt", "ref.txt"):
-    (folder / name).write_text("a b c d e\\n" * 3)
-scores = {"tokenized": {"score": 30.0, "signature": "s"}}
-(folder / "result.json").write_text(json.dumps({"scores": scores, "beam": 5, "lenpen": 1.0, "sentences": 3,
-                                                "request": {"target_lang": "en"}}))
+PROGRAM = """
+import json, os, pathlib, sys
+command, words, state = sys.argv[1], sys.argv[2:], STATE
+if command == "train":
+    folder = pathlib.Path(words[words.index("--save-dir") + 1])
+    folder.mkdir(parents=True, exist_ok=True)
+    name = folder.parent.name
+    if name in state["fails"]:
+        print("train: rank 0 failed with status 1")
+        sys.exit(1)
+    log = (folder / "train.log").open("a")
+    log.write("started " + os.environ["OMP_NUM_THREADS"] + "\\n")
+    loss = state["losses"].get(name, 5.0)
+    for update in (100, 200):
+        numbers = {"epoch": update // 100, "valid_loss": str(loss), "valid_ppl": str(2 ** (loss - 2)),
+                   "valid_num_updates": str(update)}
+        log.write("x | INFO | valid | " + json.dumps(numbers) + "\\n")
+    (folder / "command.txt").write_text("# in\\npowernorm train\\nfairseq-train data --lr 1\\n")
+    (folder / "environment.json").write_text("{}")
+    length = {"--max-epoch": ["6"]}
+    (folder / "status.json").write_text(json.dumps({"state": "finished", "flags": length}))
+elif command == "score-runs":
+    folder = pathlib.Path(words[words.index("--dir") + 1]) / "checkpoints" / "test"
+    folder.mkdir()
+    for name in ("hyp.txt", "ref.txt"):
+        (folder / name).write_text("a b c d e\\n" * 3)
+    scores = {"tokenized": {"score": 30.0, "signature": "s"}}
+    (folder / "result.json").write_text(json.dumps({"scores": scores, "beam": 5, "lenpen": 1.0, "sentences": 3,
+                                                    "request": {"target_lang": "en"}}))
 """
 
 
@@ -158,20 +157,15 @@ def data(tmp_path):
 
 @pytest.fixture
 def stand_ins(tmp_path, monkeypatch):
-    """A checkout whose programs do their work in no time; call it to say what they do."""
-    root = tmp_path / "checkout"
-    (root / "scripts").mkdir(parents=True)
-    (root / "standin_score.py").write_text(SCORE)  # python -m finds it in the folder it runs in
-    demo = dataclasses.replace(DATASETS["demo"], scorer="standin_score")
-    monkeypatch.setitem(DATASETS, "demo", demo)
-    monkeypatch.setattr(local, "ROOT", root)
+    """Programs that do their work in no time; call it to say what they do."""
+    program = tmp_path / "powernorm"
+    monkeypatch.setattr(local, "POWERNORM", (sys.executable, str(program)))
     monkeypatch.setattr(local, "POLL", 0.02)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     def behave(fails=(), losses=None):
         state = repr({"fails": list(fails), "losses": losses or {}})
-        (root / "scripts" / "train.sh").write_text(TRAIN.format(python=sys.executable, state=state))
-        (root / "scripts" / "train.sh").chmod(0o755)
+        program.write_text(PROGRAM.replace("STATE", state))
 
     behave()
     return behave
@@ -261,7 +255,7 @@ def test_dry_run_says_what_is_known_and_writes_nothing(data, stand_ins, tmp_path
     assert not (tmp_path / "runs").exists()
     assert reproduce.main(arguments(data, tmp_path, norms="ln")) == 0
     result = tmp_path / "runs" / "demo" / "ln-seed1" / "result.json"
-    train.write(result, {**json.loads(result.read_text()), "seconds": 7200.0})
+    files.write(result, {**json.loads(result.read_text()), "seconds": 7200.0})
     capsys.readouterr()
     assert reproduce.main(arguments(data, tmp_path, "--dry-run", "--jobs", "2")) == 0
     out = capsys.readouterr().out
@@ -273,27 +267,25 @@ def test_without_data_the_preparation_is_what_would_be_done_first(tmp_path, caps
     monkeypatch.chdir(tmp_path)
     assert reproduce.main(["table1", "--dataset", "multi30k", "--from", "archives", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert f"data_prep/multi30k.sh --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in out
+    assert f"-m data_prep multi30k --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in out
     assert "disk unknown until the data is there" in out
 
 
-def test_data_is_made_by_its_own_script_first(stand_ins, tmp_path, capfd, monkeypatch):
-    root = tmp_path / "checkout" / "data_prep"
-    root.mkdir()
+def test_data_is_made_first(stand_ins, tmp_path, capfd, monkeypatch):
+    """By data_prep, from archives that are not what they should be; then a stand-in makes it."""
     (tmp_path / "archives").mkdir()
-    script = root / "multi30k.sh"
-    script.write_text('#!/usr/bin/env bash\necho "called: $*"\n[[ "$*" == *archives ]] && cp -r "$PREPARED" "$4/bin"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PREPARED", str(write_data(tmp_path / "prepared")))
-    monkeypatch.setattr(data_module, "ROOT", tmp_path / "checkout")
     monkeypatch.chdir(tmp_path)
-    words = ["table1", "--dataset", "multi30k", "--norms", "ln", "--no-training"]
+    words = ["table1", "--dataset", "multi30k", "--norms", "ln", "--no-training", "--from", "archives"]
     assert reproduce.main(words) == 1
-    assert "multi30k.sh failed, as shown above; --data BIN takes data made by other means" in capfd.readouterr().err
-    assert reproduce.main([*words, "--from", "archives"]) == 1  # nothing is trained yet
     said = capfd.readouterr().err
-    assert f"called: --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives" in said
-    assert f"{tmp_path}/runs/multi30k has no result of this table" in said
+    assert "data_prep multi30k failed, as shown above; --data BIN takes other data" in said
+    expected = f"multi30k --bpe-tokens 4000 --out {tmp_path}/data/multi30k --from archives"
+    assert f"-m data_prep {expected}" in said and "archives" in said.split("data_prep multi30k failed")[0]
+    write_data(tmp_path / "data" / "multi30k" / "bin")
+    stand_in = [sys.executable, "-c", "import sys; print(*sys.argv[1:])"]
+    monkeypatch.setattr(data_module, "command", lambda *arguments: [*stand_in, "called"])
+    assert reproduce.main(words) == 1  # nothing is trained yet
+    assert f"{tmp_path}/runs/multi30k has no result of this table" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

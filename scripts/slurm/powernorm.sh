@@ -1,0 +1,1 @@
+../../powernorm_fairseq/experiments/slurm/powernorm.sh
