@@ -15,7 +15,7 @@ from powernorm_fairseq import files
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, recipes, train
 from powernorm_fairseq.experiments.corpora import recipe_of
-from powernorm_fairseq.experiments.tables.catalogue import Row
+from powernorm_fairseq.experiments.tables.catalogue import LEAKING_FLAG, LEAKS, Row
 from powernorm_fairseq.experiments.tables.log import Log, number, total_updates
 from powernorm_fairseq.files import read_json
 
@@ -161,7 +161,7 @@ class Run:
             "dataset": self.dataset,
             "norm": self.row.norm,
             "variant": self.row.variant,
-            "label": self.row.label,
+            "label": self.row.label + (LEAKS if LEAKING_FLAG in self.flags else ""),
             "seed": self.seed,
             "changes": self.extra,  # of the recipe
             "length": status["flags"],

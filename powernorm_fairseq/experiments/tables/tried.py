@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from powernorm_fairseq.experiments.tables.catalogue import LEAKING_FLAG
 from powernorm_fairseq.experiments.tables.document import Grid, Section, number
 from powernorm_fairseq.experiments.tables.results import chance, mean, pooled_spread
 from powernorm_fairseq.experiments.tables.run import RESULT
@@ -16,6 +17,8 @@ TEXT = (
     "difference may come to without any effect, twice its standard error, from how far plain runs of one norm with "
     "different seeds lie apart after as many updates; rows with more than that stand out."
 )
+# Changes that are no tries: those of the batch-size ablation, and of models that see the words they are to predict.
+TABLES_OWN = {"--update-freq", LEAKING_FLAG}
 HEADER = ("setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference", "by chance")
 
 
@@ -89,7 +92,7 @@ def tried(folders: Sequence[Path], dataset: str) -> Optional[Section]:
         first = first or plain
         groups: Dict[str, List[Result]] = {}
         for result in results:
-            if result["variant"] and "--update-freq" not in result["changes"]:  # those are the batch-size ablation's
+            if result["variant"] and not TABLES_OWN & set(result["changes"]):
                 groups.setdefault(result["label"], []).append(result)
         for label, group in groups.items():
             deviation = _spread(plain, longest(group)) or _spread(first, longest(group))

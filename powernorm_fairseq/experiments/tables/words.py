@@ -21,7 +21,7 @@ def findings(result: TableResult) -> List[str]:
     if result.table.choose:
         return [*_missing(result), *_choice(result)]
     by_position = result.table.axis is not None
-    found = [*_missing(result), *(_positions(result) if by_position else _order(result))]
+    found = [*_missing(result), *_leaks(result), *(_positions(result) if by_position else _order(result))]
     return found or ["There is only one row, so nothing to compare."]
 
 
@@ -32,6 +32,16 @@ def _missing(result: TableResult) -> List[str]:
     runs = ", ".join(f"{name} ({state})" for name, state in lacking.items())
     total = len(result.rows) * len(result.seeds)
     return [f"This table is not complete: {len(lacking)} of {total} runs have no result yet: {runs}."]
+
+
+def _leaks(result: TableResult) -> List[str]:
+    leaking = [row.row.label for row in result.rows if row.leaks]
+    if not leaking:
+        return []
+    return [
+        f"Without causal mask: {', '.join(leaking)}. These models see the words that they are to predict, so their "
+        "perplexities are not those of language models and compare with no others."
+    ]
 
 
 def _order(result: TableResult) -> List[str]:
