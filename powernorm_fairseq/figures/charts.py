@@ -1,6 +1,7 @@
 """Charts for a page, as SVG: curves, and a row of dots for each name."""
 
 import io
+import re
 from html import escape
 from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
@@ -113,6 +114,6 @@ def _number(value: float, position: Any = None) -> str:
 def _svg(figure: Figure, title: str) -> str:
     """Without what belongs to a file of its own; the same figure always gives the same text."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     return text[text.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1).strip()
