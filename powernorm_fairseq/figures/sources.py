@@ -4,10 +4,11 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import storage
+from powernorm_fairseq.training_log import Log
 
 NAMES = {
     "ln": "LN",
@@ -121,31 +122,12 @@ def short_name(layer: str) -> str:
     return "{} {} {}".format(side, int(number) + 1, part.get(norm, norm))
 
 
-def log_lines(folder: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """Tag (``train_inner``, ``valid``) and content of each JSON line of a training's log."""
+def log(folder: Path) -> Log:
+    """What a training's log says."""
     file = folder / LOG if folder.is_dir() else folder
     if not file.exists():
         raise UserError("{} is missing; was {} made by train.sh?".format(file, folder))
-    with open(str(file), encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            found = re.search(r"\| INFO \| (\w+) \| (\{.*\})\s*$", line)
-            if found:
-                try:
-                    yield found.group(1), json.loads(found.group(2))
-                except ValueError:
-                    continue  # torn by a kill
-
-
-def curve(folder: Path, tag: str, updates: str, value: str) -> List[Tuple[int, float]]:
-    """Pairs of update and value from a log; where a training went on from an earlier update, the newer ones."""
-    points: List[Tuple[int, float]] = []
-    for found, content in log_lines(folder):
-        if found == tag and updates in content and value in content:
-            update = int(float(content[updates]))
-            while points and points[-1][0] >= update:
-                points.pop()
-            points.append((update, float(content[value])))
-    return points
+    return Log(file).update()
 
 
 def scores(sources: Sequence[Source]) -> List[Dict[str, Any]]:

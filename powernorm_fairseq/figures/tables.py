@@ -100,12 +100,10 @@ def learning_curves(given: Sequence[Source]) -> Rows:
     rows: Rows = []
     names = [sources.experiment_norm(source.path) or source.name for source in given]
     for label, source in zip(sources.labelled(given, names), given):
-        for panel, tag, updates, value in (
-            ("training", "train_inner", "num_updates", "loss"),
-            ("validation", "valid", "valid_num_updates", "valid_loss"),
-        ):
-            for update, loss in sources.curve(source.path, tag, updates, value):
-                rows.append({"panel": panel, "run": label, "update": update, "value": loss})
+        log = sources.log(source.path)
+        for panel, kind in (("training", "train"), ("validation", "valid")):
+            points = [point for point in log.curve(kind) if point["loss"] is not None]
+            rows += [{"panel": panel, "run": label, "update": at["update"], "value": at["loss"]} for at in points]
     return rows
 
 

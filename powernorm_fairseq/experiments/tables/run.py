@@ -16,8 +16,8 @@ from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, recipes, train
 from powernorm_fairseq.experiments.corpora import recipe_of
 from powernorm_fairseq.experiments.tables.catalogue import LEAKING_FLAG, LEAKS, Row
-from powernorm_fairseq.experiments.tables.log import Log, number, total_updates
 from powernorm_fairseq.files import read_json
+from powernorm_fairseq.training_log import Log, number, total_updates
 
 CHECKPOINTS, RESULT, HYPOTHESES, REFERENCES = "checkpoints", "result.json", "hyp.txt", "ref.txt"
 FORMAT = 1  # of result.json

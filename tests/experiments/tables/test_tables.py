@@ -11,10 +11,10 @@ import pytest
 from powernorm_fairseq.experiments import recipes
 from powernorm_fairseq.experiments.tables import catalogue, export, progress, report, reproduce, words
 from powernorm_fairseq.experiments.tables.document import Grid, Section, to_html, to_markdown
-from powernorm_fairseq.experiments.tables.log import Log, total_updates
 from powernorm_fairseq.experiments.tables.results import gather, pooled_spread, within_spread
 from powernorm_fairseq.experiments.tables.run import Run, configuration
 from powernorm_fairseq.experiments.tables.seeds import estimate, mean_of_strata, probability_of_improvement
+from powernorm_fairseq.training_log import Log, total_updates
 from tests.experiments.tables.table_results import result, write_run
 
 # Rows
