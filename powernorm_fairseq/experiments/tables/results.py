@@ -141,9 +141,7 @@ class TableResult:
 
     def published(self, row: RowResult) -> Optional[float]:
         """The paper's score for a row, or the one for orientation."""
-        if not self.table.published or row.row.variant:
-            return None
-        return catalogue.published(row.row.norm, self.dataset)
+        return catalogue.published(row.row.name, self.dataset) if self.table.published else None
 
 
 def pooled_spread(groups: Sequence[Sequence[float]]) -> Optional[float]:

@@ -505,3 +505,21 @@ def test_memory_of_a_training_by_an_older_train_sh_is_watched(tmp_path):
         run.watch_memory()  # this train.sh notes it itself
         assert not (run.folder / "memory.json").exists()
         child.communicate(b"\n")
+
+
+def test_rivals_have_ln_in_both_recipes_and_published_scores_where_there_are_any():
+    table = catalogue.find_table("rivals", "iwslt14")
+    rows = catalogue.table_rows(table, "iwslt14", table.norms, {})
+    assert [row.label for row in rows] == [
+        "LN", "LN, lr 0.0007, warm-up 6000", "PN", "RBN", "UN", "PRepBN", "DyT", "Derf", "ScaleNorm",
+    ]  # fmt: skip
+    assert rows[1].flags == ("--lr", "0.0007", "--warmup-updates", "6000")
+    usual = recipes.recipe("iwslt14", "ln", 1)
+    assert (usual["--lr"], usual["--warmup-updates"]) == (["0.0015"], ["8000"])
+    scores = [catalogue.published(row.name, "iwslt14") for row in rows]
+    assert scores == [35.5, 35.3, 35.9, None, 35.4, None, None, None, None]
+    assert all(not row.flags for row in rows if row.norm != "ln")
+    for dataset in ("multi30k", "demo"):  # no --max-update to take four fifths of
+        rows = {row.norm: row for row in catalogue.table_rows(table, dataset, ("prepbn", "un"), {})}
+        warmup = int(recipes.recipe(dataset, "un", 1)["--warmup-updates"][0])
+        assert rows["prepbn"].flags == ("--prepbn-updates", str(27 * warmup // 10)) and not rows["un"].flags
