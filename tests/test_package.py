@@ -169,6 +169,21 @@ def test_wheel_prepares_data_without_torch_and_fairseq(unpacked, tmp_path):
     assert (tmp_path / "data" / "bin" / "train.de-en.en.idx").exists()
 
 
+def test_source_archive_in_an_empty_environment(source, tmp_path):
+    """The command line runs, and prepares data, where there is no checkout, no torch and no fairseq."""
+    code = "from setuptools import build_meta; print(build_meta.build_sdist({!r}))".format(str(tmp_path))
+    archive = tmp_path / run(sys.executable, "-W", "ignore", "-c", code, cwd=source).split()[-1]
+    shutil.rmtree(str(source))
+    environment = Environment(tmp_path / "environment", "tqdm", "sacremoses")
+    environment.pip_install(archive, "--no-deps")
+    command = environment.python.parent / "powernorm"
+    assert "usage: powernorm COMMAND" in run(command, "--help", cwd=tmp_path)
+    run(command, "prep", "demo", "--pairs", "50", "--bpe-tokens", "60", "--out", "data", cwd=tmp_path)
+    assert (tmp_path / "data" / "bin" / "train.de-en.en.idx").exists()
+    folder = Path(run(environment.python, "-m", "powernorm_fairseq", cwd=tmp_path).strip())
+    assert folder.parent == environment.packages and (folder / "configs" / "norm" / "pn.yaml").exists()
+
+
 def test_wheel_asks_for_torch_and_numpy_and_extras_for_the_rest(wheel):
     with zipfile.ZipFile(str(wheel)) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
@@ -265,6 +280,7 @@ def test_wheel_and_source_archive_carry_the_operators(source, tmp_path):
     environment = Environment(tmp_path / "environment", "torch", "numpy")
     environment.pip_install(built)
     assert run(environment.python, "-c", STEP, cwd=tmp_path) == "cpp\n"
+    assert "prep " in run(environment.python.parent / "powernorm", "--help", cwd=tmp_path)
 
 
 @needs_new_torch

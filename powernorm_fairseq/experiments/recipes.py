@@ -41,7 +41,8 @@ def compose(preset: str, norm: str) -> Dict[str, Any]:
         whole = OmegaConf.merge(whole, OmegaConf.load(str(CONFIGS / (name + ".yaml"))))
     if "norm" in whole.model:  # a language model, whose one norm needs no file
         whole.model.norm = norm
-    return dict(OmegaConf.to_container(whole))
+    found: Any = OmegaConf.to_container(whole)
+    return found
 
 
 def parts(preset: str, norm: str) -> Dict[str, Flags]:

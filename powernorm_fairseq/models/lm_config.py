@@ -74,6 +74,16 @@ class TensorizedLMConfig(_Precision, NormSettings, _without(_NOT_TENSORIZED)):
     attention_cores: int = field(
         default=1, metadata={"help": "block terms of multi-linear attention, each with its own projections and core"}
     )
+    no_causal_mask: bool = field(
+        default=False,
+        metadata={
+            "help": "for study: let every position see all others, as the public code of the tensorized Transformer "
+            "does; the words to predict leak into the model, and no perplexity of it means anything"
+        },
+    )
+    leaking_evaluation: bool = field(
+        default=False, metadata={"help": "evaluate a model with --no-causal-mask, which is refused otherwise"}
+    )
 
 
 def nested_lm_config(cfg: Any, schema: Type[FairseqDataclass]) -> TransformerConfig:
@@ -93,10 +103,11 @@ def nested_lm_config(cfg: Any, schema: Type[FairseqDataclass]) -> TransformerCon
     _check_adaptive(flat)
     nested = TransformerConfig.from_namespace(flat)
     nested.norm_options = norm_options(flat, cfg)
+    for name in ("autocast_bfloat16", "no_causal_mask", "leaking_evaluation"):
+        setattr(nested, name, getattr(flat, name, False))
     nested.own_norm_options = own_options(flat, cfg, (flat.decoder_norm,))
     if flat.decoder_norm == "dyt":  # as its authors have it in language models
         nested.own_norm_options["dyt"]["bias"] = False
-    nested.autocast_bfloat16 = flat.autocast_bfloat16
     return nested
 
 

@@ -55,7 +55,8 @@ class RegularisedBatchNorm(BatchNorm):
             x, weight, bias, call.padding,
             state["running_mean"], state["running_var"], state["num_updates"],
             ops.implementation(self.kernel, x, weight, bias, state["running_var"]), pool, call.moves,
-            self.scale_groups, self._eps, self.momentum, self.recipe == "release", (self.penalty_mean, self.penalty_var),
+            self.scale_groups, self._eps, self.momentum, self.recipe == "release",
+            (self.penalty_mean, self.penalty_var),
         )
         if ops.compiling():
             if torch.is_grad_enabled():

@@ -62,10 +62,11 @@ def test_every_variant_changes_a_flag_that_the_models_have():
         rows = catalogue.table_rows(table, "multi30k", table.norms, {})
         assert len({row.run_name(1) for row in rows}) == len(rows)
         names |= {flag for row in rows for flag in recipes.parse_flags(row.flags)}
-    own = {name for name in names if name.startswith(("--norm-", "--layer-scale"))}
-    assert own == {"--norm-alpha-fwd", "--norm-alpha-bwd", "--norm-recipe", "--layer-scale", "--norm-warmup-updates"}
+    own = {name for name in names if name.startswith(("--norm-", "--layer-scale", "--prepbn"))}
+    assert own == {"--norm-alpha-fwd", "--norm-alpha-bwd", "--norm-recipe", "--layer-scale", "--norm-warmup-updates",
+                   "--prepbn-updates"}  # fmt: skip
     assert all(name[2:].replace("-", "_") in parser_flags for name in own)
-    assert names - own == {"--max-tokens", "--update-freq", "--dropout", "--lr"}
+    assert names - own == {"--max-tokens", "--update-freq", "--dropout", "--lr", "--warmup-updates"}
 
 
 def test_baseline_is_ln_under_the_same_conditions():
