@@ -49,10 +49,11 @@ def arguments(data, folder, *flags, preset="demo", norm="pn"):
 
 
 def start(data, folder, *flags):
-    """A training as a user starts it."""
+    """A training as a user starts it; SIGHUP counts, even if the tests run under nohup."""
     command = [str(ROOT / "scripts/train.sh"), *arguments(data, folder, *flags)]
     env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=env, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL), **pipes)
 
 
 def finish(process, timeout=240):
