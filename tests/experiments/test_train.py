@@ -387,6 +387,8 @@ def test_places_that_cannot_be():
 def test_processes_of_a_larger_training_are_counted_there():
     with pytest.raises(UserError, match="--nproc 2 does not go with RANK=0 and WORLD_SIZE=4"):
         ranks.find_place(2, 0, {**NODES, "RANK": "0", "WORLD_SIZE": "4"})
+    with pytest.raises(UserError, match="RANK=0 and WORLD_SIZE=4 make this .* also needs MASTER_PORT; set"):
+        ranks.find_place(None, 0, {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a"})
 
 
 def test_trainings_of_one_step_meet_in_different_places():
