@@ -8,21 +8,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import storage
+from powernorm_fairseq.labels import label
+from powernorm_fairseq.norms import NORMS, BatchNorm
 from powernorm_fairseq.training_log import Log
 
-NAMES = {
-    "ln": "LN",
-    "rms": "RMS",
-    "gn": "GN",
-    "bn": "BN",
-    "brn": "BRN",
-    "mabn": "MABN",
-    "pnv": "PN-V",
-    "pn": "PN",
-}
-CLASSES = {"BatchNorm": "BN", "BatchRenorm": "BRN", "MovingAverageBatchNorm": "MABN", "PowerNormV": "PN-V"}
-CLASSES.update({"PowerNorm": "PN", "BatchNorm1d": "BN", "BatchNorm2d": "BN"})
-CENTRED = ("BatchNorm", "BatchRenorm", "BatchNorm1d", "BatchNorm2d")  # the others divide by psi
+TORCH = ("BatchNorm1d", "BatchNorm2d")
+CENTRED = {*TORCH, *(kind.__name__ for kind in NORMS.values() if issubclass(kind, BatchNorm))}  # others divide by psi
+CLASSES = {**dict.fromkeys(TORCH, "BN"), **{kind.__name__: label(name) for name, kind in NORMS.items()}}
 LOG, CHECKPOINTS = "train.log", "checkpoints"
 
 
@@ -67,7 +59,7 @@ def experiment_norm(folder: Path) -> Optional[str]:
     if not file.exists():
         return None
     norm = json.loads(file.read_text(encoding="utf-8")).get("norm")
-    return NAMES.get(norm, norm)
+    return label(norm)
 
 
 class StatsRun(NamedTuple):
@@ -174,4 +166,4 @@ def _json_score(file: Path) -> Optional[Dict[str, Any]]:
 
 
 def _score(norm: str, tokens: Any, bleu: Any, seed: Any) -> Dict[str, Any]:
-    return {"norm": NAMES.get(norm, norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}
+    return {"norm": label(norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}

@@ -7,6 +7,7 @@ from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import metrics
 from powernorm_fairseq.figures import sources
 from powernorm_fairseq.figures.sources import Source, StatsRun
+from powernorm_fairseq.labels import LABELS
 from powernorm_fairseq.safe_load import load_checkpoint
 
 Rows = List[Dict[str, Any]]
@@ -109,7 +110,7 @@ def learning_curves(given: Sequence[Source]) -> Rows:
 
 def batch_size(given: Sequence[Source]) -> Rows:
     """BLEU of each run by norm, LN first, and by the tokens that statistics are taken over."""
-    known = list(sources.NAMES.values())
+    known = list(LABELS.values())
 
     def place(row: Dict[str, Any]) -> Tuple[int, str, int, int]:
         number = known.index(row["norm"]) if row["norm"] in known else len(known)

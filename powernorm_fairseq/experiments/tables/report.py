@@ -95,7 +95,7 @@ def _norm(result: TableResult) -> str:
 def score_grid(result: TableResult) -> Grid:
     """Scores of the test set; a column that says nothing here is left out."""
     corpus = CORPORA[result.dataset]
-    paper = "paper" if corpus.published else f"paper, {CORPORA[corpus.reference].title}"
+    paper = result.table.source + ("" if corpus.published else f", {CORPORA[corpus.reference].title}")
     several = len(result.seeds) > 1
     wanted = {
         paper: result.table.published,
