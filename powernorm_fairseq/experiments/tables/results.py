@@ -3,7 +3,7 @@
 import functools
 import math
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -48,6 +48,11 @@ class RowResult:
     def numbers(self, name: str) -> List[float]:
         """What all results say under a name."""
         return [result[name] for result in self.results.values() if result.get(name) is not None]
+
+    @property
+    def leaks(self) -> bool:
+        """Whether a run of it saw the words that it was to predict."""
+        return any(catalogue.LEAKING_FLAG in result["configuration"] for result in self.results.values())
 
     def fastest(self) -> Dict[str, Any]:
         """The result of the seed that trained fastest; empty if none says how fast it was."""
@@ -141,7 +146,7 @@ class TableResult:
 
     def published(self, row: RowResult) -> Optional[float]:
         """The paper's score for a row, or the one for orientation."""
-        if not self.table.published or row.row.variant:
+        if not self.table.published or row.row.variant not in ("", catalogue.LEAK):
             return None
         return catalogue.published(row.row.norm, self.dataset)
 
@@ -216,6 +221,9 @@ def gather(
                 compared = comparisons.get(names[0], names[1], table.metric.key)
                 if compared is not None:
                     result.p_values[seed] = compared["p_value"]
+    for result in found:
+        if result.leaks:
+            result.row = replace(result.row, label=result.row.label + catalogue.LEAKS)
     own = {row.run_name(seed) for row in rows for seed in seeds}
     others = [read_json(file) for file in sorted(folder.glob(f"*/{RESULT}")) if file.parent.name not in own]
     chosen = choose(found) if table.choose else {}

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from powernorm_fairseq import files
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, recipes, train
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS, Row
+from powernorm_fairseq.experiments.tables.catalogue import DATASETS, LEAKING_FLAG, LEAKS, Row
 from powernorm_fairseq.experiments.tables.log import Log, number, total_updates
 from powernorm_fairseq.files import read_json
 
@@ -160,7 +160,7 @@ class Run:
             "dataset": self.dataset,
             "norm": self.row.norm,
             "variant": self.row.variant,
-            "label": self.row.label,
+            "label": self.row.label + (LEAKS if LEAKING_FLAG in self.flags else ""),
             "seed": self.seed,
             "changes": self.extra,  # of the recipe
             "length": status["flags"],

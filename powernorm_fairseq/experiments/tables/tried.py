@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from powernorm_fairseq.experiments.tables.catalogue import LEAKING_FLAG
 from powernorm_fairseq.experiments.tables.document import Block, Grid, Paragraph, number
 from powernorm_fairseq.experiments.tables.results import chance, mean, pooled_spread
 from powernorm_fairseq.experiments.tables.run import RESULT
 from powernorm_fairseq.files import read_json
 
 Result = Dict[str, Any]
+# Changes that are no tries: those of the batch-size ablation, and of models that see the words they are to predict.
+TABLES_OWN = {"--update-freq", LEAKING_FLAG}
 HEADER = ("setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference", "by chance")
 
 
@@ -83,7 +86,7 @@ def tried(folders: Sequence[Path], dataset: str) -> Optional[List[Block]]:
         first = first or plain
         groups: Dict[str, List[Result]] = {}
         for result in results:
-            if result["variant"] and "--update-freq" not in result["changes"]:  # those are the batch-size ablation's
+            if result["variant"] and not TABLES_OWN & set(result["changes"]):
                 groups.setdefault(result["label"], []).append(result)
         for label, group in groups.items():
             deviation = _spread(plain, longest(group)) or _spread(first, longest(group))

@@ -19,7 +19,7 @@ LEVEL_WITH = 0.005  # no difference at two decimals
 
 def findings(result: TableResult) -> List[str]:
     """All sentences of a table, the important ones first."""
-    found = [*_missing(result), *_order(result), *_differences(result), *_choice(result)]
+    found = [*_missing(result), *_leaks(result), *_order(result), *_differences(result), *_choice(result)]
     return found or ["There is only one row, so nothing to compare."]
 
 
@@ -30,6 +30,16 @@ def _missing(result: TableResult) -> List[str]:
     runs = ", ".join(f"{name} ({state})" for name, state in lacking.items())
     total = len(result.rows) * len(result.seeds)
     return [f"This table is not complete: {len(lacking)} of {total} runs have no result yet: {runs}."]
+
+
+def _leaks(result: TableResult) -> List[str]:
+    leaking = [row.row.label for row in result.rows if row.leaks]
+    if not leaking:
+        return []
+    return [
+        f"Without causal mask: {', '.join(leaking)}. These models see the words that they are to predict, so their "
+        "perplexities are not those of language models and compare with no others."
+    ]
 
 
 def _paper(dataset: str) -> str:
