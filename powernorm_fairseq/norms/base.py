@@ -120,6 +120,10 @@ class Norm(nn.Module):
         weight = own["weight"] if "weight" in own else self.weight  # parametrised, pruned, sharded
         return weight, own["bias"] if "bias" in own else self.bias
 
+    def _implementation(self, x: Tensor, statistics: Optional[Tensor] = None) -> str:
+        """What serves ``x``: ``cpp``, ``triton`` or ``plain``."""
+        return ops.implementation(self.kernel, x, *self._affine(), statistics)
+
     def _check_input(self, x: Tensor, padding_mask: Optional[Tensor]) -> None:
         if x.is_nested:
             raise ValueError("the input is nested; build nn.TransformerEncoder with enable_nested_tensor=False")

@@ -211,7 +211,7 @@ class _Norm(Function):
         return (dx, of_gamma, of_beta, *[None] * (len(ctx.needs_input_grad) - 3))
 
     @staticmethod
-    def differentiable(ctx: Any, function: Callable[..., Tensor], dy: Tensor, *inputs: MaybeTensor) -> Any:
+    def differentiable(ctx: Any, function: Callable[..., Any], dy: Any, *inputs: MaybeTensor) -> Any:
         """The same by autograd, from the plain ``function`` of x, gamma and beta: can be differentiated again."""
         wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
         with torch.enable_grad():
