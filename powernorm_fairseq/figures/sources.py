@@ -13,8 +13,8 @@ from powernorm_fairseq.labels import LABELS
 CLASSES = {"BatchNorm": "BN", "BatchRenorm": "BRN", "MovingAverageBatchNorm": "MABN", "PowerNormV": "PN-V"}
 CLASSES.update({"PowerNorm": "PN", "BatchNorm1d": "BN", "BatchNorm2d": "BN"})
 CLASSES.update({"RegularisedBatchNorm": "RBN", "UnifiedNorm": "UN", "ProgressiveBatchNorm": "PRepBN"})
-CENTRED = ("BatchNorm", "BatchRenorm", "RegularisedBatchNorm", "ProgressiveBatchNorm")
-CENTRED += ("BatchNorm1d", "BatchNorm2d")  # the others divide by psi
+# The others divide by psi.
+CENTRED = ("BatchNorm", "BatchRenorm", "RegularisedBatchNorm", "ProgressiveBatchNorm", "BatchNorm1d", "BatchNorm2d")
 LOG, CHECKPOINTS = "train.log", "checkpoints"
 
 
