@@ -212,6 +212,15 @@ class BatchStatisticsNorm(Norm):
         """Mean (if the norm centres) and squared divisor that evaluation uses."""
         raise NotImplementedError
 
+    def linear_map(self) -> Tuple[Tensor, Tensor]:
+        """Factor and offset of each feature, in float64, that evaluation applies behind the layer-scale."""
+        mean, power = self.running_statistics()
+        scale = (power.double() + self._eps).rsqrt()
+        if self.weight is not None:
+            scale = scale * self.weight.double()
+        offset = torch.zeros_like(scale) if self.bias is None else self.bias.double()
+        return scale, offset if mean is None else offset - scale * mean.double()
+
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
         if self._pool is not None:
             self._pool.settle()

@@ -206,9 +206,12 @@ def batch_forward(
 
 def batch_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, centred: bool,
-    columns: Tensor, scales: Tensor, given: MaybeTensor,
+    columns: Tensor, scales: Tensor, given: MaybeTensor, extra: MaybeTensor = None,
 ) -> Gradients:
-    """The lemmas on the gradients of BN and, without ``centred``, of PN-V."""
+    """The lemmas on the gradients of BN and, without ``centred``, of PN-V.
+
+    ``extra`` adds a gradient of the batch's statistics: its first columns to dL/ds, its second times (s - centre).
+    """
     tokens, width = tokens_of(x, padding, groups, eps), x.shape[-1]
     centre, rstd, r, d, count, spread = columns.split([width] * 4 + [1, 1])
     own = gradient_sums(dy, x, padding, groups, eps, centre)
@@ -218,9 +221,12 @@ def batch_backward(
     dx = g * tokens_of(dy, padding).s - slope * (tokens.s - centre) * rstd
     if centred:
         dx = dx - mean(g * total, count)  # mean of G
+    dx = dx * rstd
+    if extra is not None:
+        dx = dx + extra[:width] + extra[width:] * (tokens.s - centre)
     own_products, own_total = own.split(width)
     of_gamma = own_products * rstd * r + own_total * d
-    return output(layer_scale_backward(dx * rstd, tokens), tokens, x), of_gamma, own_total
+    return output(layer_scale_backward(dx, tokens), tokens, x), of_gamma, own_total
 
 
 def _renormalisation(

@@ -35,8 +35,8 @@ SCHEMAS = {
     "batch_forward": f"({_ROWS}, {_AFFINE}, float momentum, bool released, int warmup, int rise, "
     "Tensor(a!)? running_mean, Tensor(b!) running_power, Tensor(c!) num_updates, Tensor? given, bool moves)"
     " -> (Tensor, Tensor, Tensor)",
-    "batch_backward": f"(Tensor dy, {_ROWS}, Tensor? gamma, bool centred, {_SAVED}, Tensor? given)"
-    " -> (Tensor, Tensor, Tensor)",
+    "batch_backward": f"(Tensor dy, {_ROWS}, Tensor? gamma, bool centred, {_SAVED}, Tensor? given, "
+    "Tensor? extra=None) -> (Tensor, Tensor, Tensor)",
     "power_forward": _POWER,
     "power_backward": _POWER_BACKWARD,
     "window_forward": f"({_ROWS}, {_AFFINE}, float momentum, int warmup, Tensor(a!) running_chi2, "

@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 
 OLDEST_TORCH = (2, 10)
 AGAIN = "then install this package again with --force-reinstall --no-deps"
-FLAGS = ["-std=c++20", "-O3", "-g0", "-fopenmp-simd", "-fno-math-errno", "-fvisibility=hidden"]
+FLAGS = ["-std=c++20", "-O3", "-g0", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
 
 
 def find_torch() -> Optional[Path]:

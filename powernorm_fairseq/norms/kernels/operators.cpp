@@ -264,10 +264,11 @@ Three batch_forward(Tensor x, MaybeTensor padding, int64_t groups, double eps, M
 }
 
 Three batch_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, double eps, MaybeTensor gamma,
-                     bool centred, Tensor columns, Tensor scales, MaybeTensor given) {
+                     bool centred, Tensor columns, Tensor scales, MaybeTensor given, MaybeTensor extra) {
   const Batch batch(x, padding, groups);
   const int64_t width = batch.width;
   const Tensor dx = allocate_like(x);
+  const float* more = extra ? floats(*extra, 2 * width, "extra") : nullptr;
   const float *centre = floats(columns, 4 * width + 2, "columns"), *rstd = centre + width, *r = rstd + width,
               *d = r + width, *counts = d + width;
   const Rows rows = batch.with(floats(scales, batch.scale_count(), "scales"), true, eps);
@@ -282,6 +283,9 @@ Three batch_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, d
     a[i] = g * rstd[i];
     b[i] = -g * products[i] * rstd[i] / spread * rstd[i] * rstd[i];
     c[i] = -g * totals[i] / count * rstd[i];
+    if (more == nullptr) continue;
+    c[i] += more[i];
+    b[i] += more[width + i];
   }
   gradient(rows, batch.gradient(dy), a.data(), b.data(), middle, centred ? c.data() : nullptr, dx.mutable_data_ptr(),
            nullptr);

@@ -267,7 +267,7 @@ def batch_forward(
 
 def batch_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, centred: bool,
-    columns: Tensor, scales: Tensor, given: MaybeTensor,
+    columns: Tensor, scales: Tensor, given: MaybeTensor, extra: MaybeTensor = None,
 ) -> Three:
     """See :func:`.functional.batch_backward`."""
     batch, width = Batch(x, padding, groups, eps, scales), x.shape[-1]
@@ -278,6 +278,8 @@ def batch_backward(
     g = functional.times_gamma(r, gamma)
     slope = functional.mean(g * products * rstd, spread)  # mean of G * X^
     offset = functional.mean(g * total, count) if centred else None  # mean of G
+    if extra is not None:
+        slope, offset = slope - extra[width:] / rstd.square(), offset - extra[:width] / rstd
     dx, _ = batch.gradient(dy, middle, g, rstd, slope, offset, sums=False)
     return dx, own * rstd * r + own_total * d, own_total
 
