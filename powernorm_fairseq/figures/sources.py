@@ -8,20 +8,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import storage
+from powernorm_fairseq.labels import LABELS
 
-NAMES = {
-    "ln": "LN",
-    "rms": "RMS",
-    "gn": "GN",
-    "bn": "BN",
-    "brn": "BRN",
-    "mabn": "MABN",
-    "pnv": "PN-V",
-    "pn": "PN",
-}
 CLASSES = {"BatchNorm": "BN", "BatchRenorm": "BRN", "MovingAverageBatchNorm": "MABN", "PowerNormV": "PN-V"}
 CLASSES.update({"PowerNorm": "PN", "BatchNorm1d": "BN", "BatchNorm2d": "BN"})
-CENTRED = ("BatchNorm", "BatchRenorm", "BatchNorm1d", "BatchNorm2d")  # the others divide by psi
+CLASSES.update({"RegularisedBatchNorm": "RBN", "UnifiedNorm": "UN", "ProgressiveBatchNorm": "PRepBN"})
+CENTRED = ("BatchNorm", "BatchRenorm", "RegularisedBatchNorm", "ProgressiveBatchNorm")
+CENTRED += ("BatchNorm1d", "BatchNorm2d")  # the others divide by psi
 LOG, CHECKPOINTS = "train.log", "checkpoints"
 
 
@@ -66,7 +59,7 @@ def experiment_norm(folder: Path) -> Optional[str]:
     if not file.exists():
         return None
     norm = json.loads(file.read_text(encoding="utf-8")).get("norm")
-    return NAMES.get(norm, norm)
+    return LABELS.get(norm, norm)
 
 
 class StatsRun(NamedTuple):
@@ -192,4 +185,4 @@ def _json_score(file: Path) -> Optional[Dict[str, Any]]:
 
 
 def _score(norm: str, tokens: Any, bleu: Any, seed: Any) -> Dict[str, Any]:
-    return {"norm": NAMES.get(norm, norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}
+    return {"norm": LABELS.get(norm, norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}

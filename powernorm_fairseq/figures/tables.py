@@ -111,7 +111,7 @@ def learning_curves(given: Sequence[Source]) -> Rows:
 
 def batch_size(given: Sequence[Source]) -> Rows:
     """BLEU of each run by norm, LN first, and by the tokens that statistics are taken over."""
-    known = list(sources.NAMES.values())
+    known = list(sources.LABELS.values())
 
     def place(row: Dict[str, Any]) -> Tuple[int, str, int, int]:
         number = known.index(row["norm"]) if row["norm"] in known else len(known)

@@ -269,8 +269,11 @@ def next_psi2(psi2: Tensor, batch_psi2: Tensor, t: Tensor, alpha: float, warmup:
 def power_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, alpha: float,
     loss_scale: MaybeTensor, columns: Tensor, scales: Tensor, nu: Tensor,
-) -> Tuple[Tensor, Tensor, Tensor, List[Tensor], Tensor]:
-    """PN (Algorithm 2, backward); the new nu comes last, and the number of tokens."""
+) -> Tuple[Tensor, Tensor, List[Tensor], Tensor]:
+    """PN (Algorithm 2, backward): the gradient of X, then, as rows, those of gamma and beta and the nu that was used.
+
+    The new nu comes behind them, and the number of tokens.
+    """
     tokens, dy = tokens_of(x, padding, groups, eps), tokens_of(dy, padding).s
     rstd = columns[: x.shape[-1]]
     x_hat, scaled_nu = tokens.s * rstd, nu.to(rstd.dtype) if loss_scale is None else nu * loss_scale
@@ -279,7 +282,8 @@ def power_backward(
     dx = estimate * rstd  # line 3: the gradient of X
     of_gamma = (dy * x_hat).sum(0)
     new_nu = next_nu(nu, gamma, of_gamma, columns, alpha, loss_scale)  # line 4: update nu
-    return output(layer_scale_backward(dx, tokens), tokens, x), of_gamma, dy.sum(0), [new_nu], columns[-1:]
+    found = torch.stack([of_gamma, dy.sum(0), nu.to(rstd.dtype)])
+    return output(layer_scale_backward(dx, tokens), tokens, x), found, [new_nu], columns[-1:]
 
 
 def next_nu(

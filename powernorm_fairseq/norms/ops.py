@@ -24,7 +24,7 @@ _PSI2 = "Tensor(a!) running_psi2, Tensor(b!) num_updates, Tensor? given, bool mo
 _POWER = f"({_ROWS}, {_AFFINE}, float alpha, int warmup, {_PSI2}) -> (Tensor, Tensor, Tensor)"
 _POWER_BACKWARD = (
     f"(Tensor dy, {_ROWS}, Tensor? gamma, float alpha, Tensor? loss_scale, {_SAVED}, Tensor(a!) nu, bool moves)"
-    " -> (Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor)"
 )
 SCHEMAS = {
     "statistics": f"({_ROWS}, bool centred) -> Tensor",
@@ -113,6 +113,8 @@ def _fake(name: str) -> Callable[..., Any]:
         width, dtype = x.shape[-1], functional.statistics_type(x.dtype)
         if name == "gradient_sums":
             return x.new_empty(2 * width, dtype=dtype)
+        if name.endswith("power_backward"):
+            return torch.empty_like(x), x.new_empty((3, width), dtype=dtype)
         return torch.empty_like(x), x.new_empty(width, dtype=dtype), x.new_empty(width, dtype=dtype)
 
     return backward if name.endswith("backward") or name == "gradient_sums" else forward
@@ -382,14 +384,16 @@ class PowerNorm(_Norm):
             check_scale(loss_scale)
             if ctx.used_nu is not None:
                 nu, moves = ctx.used_nu, False
-            ctx.used_nu = nu.clone()
         if ctx.sums is not None:
             sums = ctx.sums.wait()
             columns = torch.cat([columns[: x.shape[-1]], functional.mean(sums[:-1], sums[-1]), sums[-1:]])
-        dx, of_gamma, of_beta = operators(ctx.kernel)[name + "power_backward"](
+        dx, found = operators(ctx.kernel)[name + "power_backward"](
             dy.contiguous(), x, padding, *ctx.rows, gamma, alpha, loss_scale, columns, scales, nu,
             moves and pool is None,
         )
+        of_gamma, of_beta, used_nu = found.unbind()
+        if not compiling():
+            ctx.used_nu = used_nu
         if pool is not None and moves:
 
             def move_nu(sums: Tensor) -> None:
@@ -398,6 +402,8 @@ class PowerNorm(_Norm):
 
             pool.start(of_gamma.clone(), move_nu)
             Variable._execution_engine.queue_callback(pool.settle)
+        if ctx.types[0] is ctx.types[1] is not found.dtype and gamma is not None:
+            of_gamma, of_beta = found[:2].to(ctx.types[0])  # one conversion for both
         return _Norm.gradients(ctx, (dx, of_gamma, of_beta))
 
 

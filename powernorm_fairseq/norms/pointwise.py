@@ -61,10 +61,12 @@ class DynamicTanh(Norm):
         return functional.output(functional.affine(self.function(u), gamma, beta), tokens, x)
 
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
-        parameters = (self.weight, self.bias, self.alpha, self.shift)
-        if self._implementation(x) != "cpp" or ops.compiling() or jit.is_tracing():
+        weight, bias = self._affine()
+        parameters = (weight, bias, self.alpha, self.shift)
+        if ops.implementation(self.kernel, x, weight, bias) != "cpp" or ops.compiling() or jit.is_tracing():
             return self.plain(x, call.padding, *parameters)
-        return _Pointwise.call(x.contiguous(), *parameters, call.padding, self)
+        padding = None if call.padding is None else call.padding.contiguous()
+        return _Pointwise.call(x.contiguous(), *parameters, padding, self)
 
     def _settings(self) -> Dict[str, Any]:
         return {**super()._settings(), "alpha_start": self.alpha_start}

@@ -82,7 +82,7 @@ class ProgressiveBatchNorm(BatchNorm):
         def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
             return ops.BatchNorm.call(
                 s, gamma, beta, call.padding, state["running_mean"], state["running_var"], state["num_updates"],
-                self._implementation(s, state["running_var"]), pool, call.moves, 0, self._eps,
+                ops.implementation(self.kernel, s, gamma, beta, state["running_var"]), pool, call.moves, 0, self._eps,
                 self.momentum, False, 0, -1,
             )
 
@@ -112,7 +112,7 @@ class ProgressiveBatchNorm(BatchNorm):
 
         y = batch_norm(s, times(self.weight, 1 - share, ones), times(self.bias, 1 - share))
         gamma, beta = times(self.ln_weight, share, ones), times(self.ln_bias, share)
-        kernel = self._implementation(s)
+        kernel = ops.implementation(self.kernel, s, gamma, beta)
         if kernel == "plain" or ops.compiling() or jit.is_tracing():
             y = y + functional.token_norm(s, padding, 1, self._eps, gamma, beta, True)
         else:

@@ -50,12 +50,13 @@ class RegularisedBatchNorm(BatchNorm):
         self._penalties: List[Tensor] = []
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
-        state = call.state
+        state, (weight, bias) = call.state, self._affine()
         y, penalty = _Regularised.call(
-            x, self.weight, self.bias, call.padding,
+            x, weight, bias, call.padding,
             state["running_mean"], state["running_var"], state["num_updates"],
-            self._implementation(x, state["running_var"]), pool, call.moves, self.scale_groups, self._eps,
-            self.momentum, self.recipe == "release", (self.penalty_mean, self.penalty_var),
+            ops.implementation(self.kernel, x, weight, bias, state["running_var"]), pool, call.moves,
+            self.scale_groups, self._eps, self.momentum, self.recipe == "release",
+            (self.penalty_mean, self.penalty_var),
         )
         if ops.compiling():
             if torch.is_grad_enabled():

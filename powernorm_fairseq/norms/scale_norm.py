@@ -36,9 +36,11 @@ class ScaleNorm(Norm):
             nn.init.constant_(self.weight, self.num_features**0.5)
 
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
-        if self._implementation(x) != "cpp" or ops.compiling() or jit.is_tracing():
-            return scale_norm(x, call.padding, self._eps, self.weight)
-        return _Scale.call(x.contiguous(), self.weight, None, call.padding, self._eps)
+        g, padding = self._affine()[0], call.padding
+        if ops.implementation(self.kernel, x, g, None) != "cpp" or ops.compiling() or jit.is_tracing():
+            return scale_norm(x, padding, self._eps, g)
+        padding = None if padding is None else padding.contiguous()
+        return _Scale.call(x.contiguous(), g, None, padding, self._eps)
 
 
 def scale_norm(x: Tensor, padding: MaybeTensor, eps: float, g: MaybeTensor) -> Tensor:

@@ -74,11 +74,11 @@ class UnifiedNorm(BatchStatisticsNorm):
         return None, self.running_psi2
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
-        state = call.state
+        state, (weight, bias), own = call.state, self._affine(), self._buffers
         return _Unified.call(
-            x, self.weight, self.bias, call.padding, state["running_psi2"], state["psi2_window"], state["num_updates"],
-            self.grad_window, self.grad_mean, call.loss_scale,
-            self._implementation(x, state["running_psi2"]), pool, call.moves, call.counts,
+            x, weight, bias, call.padding, state["running_psi2"], state["psi2_window"], state["num_updates"],
+            own["grad_window"], own["grad_mean"], call.loss_scale,
+            ops.implementation(self.kernel, x, weight, bias, state["running_psi2"]), pool, call.moves, call.counts,
             self.scale_groups, self._eps, self.momentum, self.warmup_updates, self.outliers,
         )
 

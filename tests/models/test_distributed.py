@@ -88,8 +88,8 @@ def test_two_processes_train_as_one_with_twice_the_batch(even_data, tmp_path, na
 @pytest.mark.skipif(torch.__version__ < "2.1", reason="this torch cannot multiply fp16 matrices on a CPU")
 @pytest.mark.parametrize("name, statistic", [("pn", "running_psi2"), ("rbn", "running_var")])
 def test_two_processes_with_fp16_accumulation_and_activation_checkpointing(even_data, tmp_path, name, statistic):
-    flags = f"--encoder-norm {name} --sync-norm --ddp-backend legacy_ddp --fp16 --update-freq 2 --checkpoint-activations"
-    flags = [*flags.split(), "--fp16-init-scale", "8", "--max-update", "4"]
+    flags = "--sync-norm --ddp-backend legacy_ddp --fp16 --update-freq 2 --checkpoint-activations"
+    flags = ["--encoder-norm", name, *flags.split(), "--fp16-init-scale", "8", "--max-update", "4"]
     expected, whole = train(even_data, tmp_path / "one", 1, 16, *flags)
     losses, shared = train(even_data, tmp_path / "two", 2, 8, *flags)
     assert len(expected) == 4 and losses == pytest.approx(expected, abs=0.01)

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from powernorm_fairseq import files
 from powernorm_fairseq.experiments.tables import words
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS, LABELS
+from powernorm_fairseq.experiments.tables.catalogue import DATASETS
 from powernorm_fairseq.experiments.tables.compare import SAMPLES
 from powernorm_fairseq.experiments.tables.document import (
     Block,
@@ -27,6 +27,7 @@ from powernorm_fairseq.experiments.tables.progress import duration
 from powernorm_fairseq.experiments.tables.results import TableResult, mean, spread
 from powernorm_fairseq.experiments.tables.seeds import FEWEST
 from powernorm_fairseq.experiments.tables.tried import tried
+from powernorm_fairseq.labels import LABELS
 
 TRIED = "tried"
 HIDDEN_FLAGS = ("--seed", "--encoder-norm", "--norm", "--tensorboard-logdir", "--log-format", "--log-interval", "--cpu",
@@ -101,7 +102,8 @@ def _score_grid(result: TableResult) -> Grid:
         if not wanted:
             header.remove(name)
     dataset = DATASETS[result.dataset]
-    paper = "paper" if dataset.published else f"paper, {DATASETS[dataset.reference].title}"
+    paper = result.table.source
+    paper += "" if dataset.published else f", {DATASETS[dataset.reference].title}"
     if result.table.published:
         header.insert(1, paper)
     rows = []

@@ -146,9 +146,8 @@ class TableResult:
 
     def published(self, row: RowResult) -> Optional[float]:
         """The paper's score for a row, or the one for orientation."""
-        if not self.table.published or row.row.variant not in ("", catalogue.LEAK):
-            return None
-        return catalogue.published(row.row.norm, self.dataset)
+        name = row.row.norm if row.row.variant == catalogue.LEAK else row.row.name
+        return catalogue.published(name, self.dataset) if self.table.published else None
 
 
 def pooled_spread(groups: Sequence[Sequence[float]]) -> Optional[float]:

@@ -3,7 +3,7 @@
 from typing import List, Optional
 
 from powernorm_fairseq.experiments.tables import catalogue
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS, LABELS
+from powernorm_fairseq.experiments.tables.catalogue import DATASETS
 from powernorm_fairseq.experiments.tables.results import (
     RowResult,
     TableResult,
@@ -12,6 +12,7 @@ from powernorm_fairseq.experiments.tables.results import (
     pooled_spread,
     within_spread,
 )
+from powernorm_fairseq.labels import LABELS
 
 SIGNIFICANCE = 0.05
 LEVEL_WITH = 0.005  # no difference at two decimals

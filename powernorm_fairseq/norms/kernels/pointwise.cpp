@@ -30,7 +30,6 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using MaybeTensor = std::optional<Tensor>;
-using Floats = std::vector<float>;
 
 struct BFloat16 {
   uint16_t bits;

@@ -62,10 +62,11 @@ def test_every_variant_changes_a_flag_that_the_models_have():
         rows = catalogue.table_rows(table, "multi30k", table.norms, {})
         assert len({row.run_name(1) for row in rows}) == len(rows)
         names |= {flag for row in rows for flag in recipes.parse_flags(row.flags)}
-    own = {name for name in names if name.startswith(("--norm-", "--layer-scale"))}
-    assert own == {"--norm-alpha-fwd", "--norm-alpha-bwd", "--norm-recipe", "--layer-scale", "--norm-warmup-updates"}
+    own = {name for name in names if name.startswith(("--norm-", "--layer-scale", "--prepbn"))}
+    assert own == {"--norm-alpha-fwd", "--norm-alpha-bwd", "--norm-recipe", "--layer-scale", "--norm-warmup-updates",
+                   "--prepbn-updates"}  # fmt: skip
     assert all(name[2:].replace("-", "_") in parser_flags for name in own)
-    assert names - own == {"--max-tokens", "--update-freq", "--dropout", "--lr"}
+    assert names - own == {"--max-tokens", "--update-freq", "--dropout", "--lr", "--warmup-updates"}
 
 
 def test_baseline_is_ln_under_the_same_conditions():
@@ -505,3 +506,21 @@ def test_memory_of_a_training_by_an_older_train_sh_is_watched(tmp_path):
         run.watch_memory()  # this train.sh notes it itself
         assert not (run.folder / "memory.json").exists()
         child.communicate(b"\n")
+
+
+def test_rivals_have_ln_in_both_recipes_and_published_scores_where_there_are_any():
+    table = catalogue.find_table("rivals", "iwslt14")
+    rows = catalogue.table_rows(table, "iwslt14", table.norms, {})
+    assert [row.label for row in rows] == [
+        "LN", "LN, lr 0.0007, warm-up 6000", "PN", "RBN", "UN", "PRepBN", "DyT", "Derf", "ScaleNorm",
+    ]  # fmt: skip
+    assert rows[1].flags == ("--lr", "0.0007", "--warmup-updates", "6000")
+    usual = recipes.recipe("iwslt14", "ln", 1)
+    assert (usual["--lr"], usual["--warmup-updates"]) == (["0.0015"], ["8000"])
+    scores = [catalogue.published(row.name, "iwslt14") for row in rows]
+    assert scores == [35.5, 35.3, 35.9, None, 35.4, None, None, None, None]
+    assert all(not row.flags for row in rows if row.norm != "ln")
+    for dataset in ("multi30k", "demo"):  # no --max-update to take four fifths of
+        rows = {row.norm: row for row in catalogue.table_rows(table, dataset, ("prepbn", "un"), {})}
+        warmup = int(recipes.recipe(dataset, "un", 1)["--warmup-updates"][0])
+        assert rows["prepbn"].flags == ("--prepbn-updates", str(27 * warmup // 10)) and not rows["un"].flags
