@@ -26,11 +26,12 @@ needs_new_torch = pytest.mark.skipif(not NEW_TORCH, reason="the C++ operators ne
 STEP = """
 import importlib.util
 import torch
-from powernorm_fairseq.norms import PowerNorm, kernels
+from powernorm_fairseq.norms import PowerNorm, kernels, ops
 assert importlib.util.find_spec("fairseq") is None and importlib.util.find_spec("sacrebleu") is None
 norm, x = PowerNorm(64, kernel="cpp"), torch.randn(3, 5, 64, requires_grad=True)
 norm(x, torch.zeros(3, 5, dtype=torch.bool)).square().sum().backward()
-assert norm._implementation(x) == "cpp" and norm.num_updates == 1 and norm.nu.abs().max() > 0
+assert ops.implementation(norm.kernel, x, norm.weight, norm.bias) == "cpp"
+assert norm.num_updates == 1 and norm.nu.abs().max() > 0
 print(kernels.describe())
 """
 
@@ -224,7 +225,7 @@ def test_wheel_asks_for_torch_and_numpy_and_extras_for_the_rest(wheel):
     assert "sacrebleu" in wanted("3.11", "mt") and {"matplotlib", "jinja2"} <= set(wanted("3.11", "figures"))
     (everything,) = [r for r in requirements if r.name == "powernorm-fairseq"]
     assert everything.extras == {"fairseq", "mt", "figures"}
-    assert set(about.get_all("Provides-Extra")) == {"fairseq", "mt", "figures", "comet", "triton", "test", "all"}
+    assert set(about.get_all("Provides-Extra")) == {"fairseq", "mt", "figures", "comet", "triton", "docs", "test", "all"}
 
 
 # ---------------------------------------------------------------- C++ operators, or one line that says why not

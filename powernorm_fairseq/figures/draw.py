@@ -167,6 +167,20 @@ def batch_size(rows: Rows, log_y: bool) -> Figure:
     return figure
 
 
+def scores(rows: Rows, log_y: bool) -> Figure:
+    """BLEU of each norm: a dot for each run, and a line at the mean."""
+    figure, (axis,) = _grid(1)
+    norms = _ordered(row["norm"] for row in rows)
+    for place, norm in enumerate(norms):
+        own = [row["bleu"] for row in rows if row["norm"] == norm]
+        axis.plot([place] * len(own), own, color="#0072b2", linestyle="none", marker="o", markersize=5)
+        axis.hlines(statistics.mean(own), place - 0.3, place + 0.3, color="black", linewidth=1.4)
+    axis.set_xticks(range(len(norms)))
+    axis.set_xticklabels(norms)
+    axis.set_ylabel("BLEU")
+    return figure
+
+
 def _count(value: float) -> str:
     """512, 1K, 4K."""
     return "{:g}K".format(value / 1024) if value >= 1024 and value % 512 == 0 else "{:g}".format(value)
@@ -195,6 +209,7 @@ DRAWINGS: Dict[str, Callable[[Rows, bool], Figure]] = {
     "gamma-psi": gamma_psi,
     "learning-curves": functools.partial(_lines, y_labels=LOSS),
     "nu": functools.partial(_lines, y_labels=NU),
+    "scores": scores,
 }
 
 

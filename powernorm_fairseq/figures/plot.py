@@ -20,8 +20,10 @@ FIGURES = {
     "gamma-psi": "gamma / psi_B in each layer, and the line at 1 (Lemma 1); --norm-stats runs",
     "learning-curves": "losses of training and validation; folders of train.sh or reproduce.py",
     "nu": "the running mean of PN's backward (Theorem 1); --norm-stats runs",
+    "scores": "BLEU of each norm, a dot for each seed and a line for the mean; sources as for batch-size",
 }
 OF_STATS = ("forward-stats", "backward-stats", "gamma-psi", "nu")
+OF_SCORES = ("batch-size", "scores")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -70,6 +72,7 @@ def rows_of(args: argparse.Namespace, given: Sequence[Source], runs: Sequence[St
         "batch-size": tables.batch_size,
         "embedding-svd": tables.embedding_svd,
         "learning-curves": tables.learning_curves,
+        "scores": tables.batch_size,
     }
     return table[args.figure](given)
 
@@ -99,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         if file.exists() and not args.overwrite:
             raise UserError("{} exists; --overwrite replaces it".format(file))
     given = [sources.parse_source(text) for text in args.runs]
-    if args.figure != "batch-size":
+    if args.figure not in OF_SCORES:
         given = [source.training() for source in given]
     runs = sources.read_stats(given) if args.figure in OF_STATS else []
     rows = rows_of(args, given, runs)
