@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import storage
-from powernorm_fairseq.labels import label
+from powernorm_fairseq.labels import LABELS, label
 from powernorm_fairseq.norms import NORMS, BatchNorm
 from powernorm_fairseq.training_log import Log
 
@@ -59,7 +59,7 @@ def experiment_norm(folder: Path) -> Optional[str]:
     if not file.exists():
         return None
     norm = json.loads(file.read_text(encoding="utf-8")).get("norm")
-    return label(norm)
+    return LABELS.get(norm, norm)
 
 
 class StatsRun(NamedTuple):
@@ -166,4 +166,4 @@ def _json_score(file: Path) -> Optional[Dict[str, Any]]:
 
 
 def _score(norm: str, tokens: Any, bleu: Any, seed: Any) -> Dict[str, Any]:
-    return {"norm": label(norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}
+    return {"norm": LABELS.get(norm, norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}

@@ -308,6 +308,6 @@ def test_bad_input_is_one_sentence(change, message, data, tmp_path, capsys):
 
 def test_tables_are_named_when_one_is_not_known(data, tmp_path, capsys):
     assert reproduce.main(arguments(data, tmp_path, table="table9")) == 1
-    assert "table9 is no table; choose from table1, table2, table3, batch-size" in capsys.readouterr().err
+    assert "table9 is no table; choose from table1, table2, leak, table3" in capsys.readouterr().err
     assert reproduce.main(["batch-size", "--dataset", "wmt14"]) == 1
     assert "batch-size has no --dataset wmt14; choose from iwslt14" in capsys.readouterr().err
