@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq import files
 from powernorm_fairseq.experiments.tables import words
@@ -24,7 +24,7 @@ from powernorm_fairseq.experiments.tables.document import (
 from powernorm_fairseq.experiments.tables.export import public_variables, short_platform
 from powernorm_fairseq.experiments.tables.plot import Line, dots_plot, lines_plot
 from powernorm_fairseq.experiments.tables.progress import duration
-from powernorm_fairseq.experiments.tables.results import TableResult, mean, spread
+from powernorm_fairseq.experiments.tables.results import TableResult, compare_valid, mean, spread
 from powernorm_fairseq.experiments.tables.seeds import FEWEST
 from powernorm_fairseq.experiments.tables.tried import tried
 
@@ -92,14 +92,10 @@ def _norm(result: TableResult) -> str:
 def _score_grid(result: TableResult) -> Grid:
     unit = result.table.metric.label
     several = len(result.seeds) > 1
-    header = [_norm(result), unit, "95 % interval", "each seed", "difference to LN", "P(better than LN)", "p"]
-    header += ["sacreBLEU", "valid perplexity"]
+    header = [_norm(result), unit, *(["95 % interval", "each seed"] if several else []), "difference to LN"]
+    header += ["its 95 % interval", "p", "P(better than LN)"] if several else []
     translates = result.metric == "tokenized"
-    intervals = len(result.seeds) >= FEWEST
-    wanted_columns = {"95 % interval": intervals, "each seed": several, "P(better than LN)": several}
-    for name, wanted in {**wanted_columns, "p": translates, "sacreBLEU": translates}.items():
-        if not wanted:
-            header.remove(name)
+    header += [*(["p, test set", "sacreBLEU"] if translates else []), "valid perplexity"]
     dataset = DATASETS[result.dataset]
     paper = "paper" if dataset.published else f"paper, {DATASETS[dataset.reference].title}"
     if result.table.published:
@@ -110,40 +106,44 @@ def _score_grid(result: TableResult) -> Grid:
         cells = [row.row.label]
         cells += [number(result.published(row), 1)] if result.table.published else []
         cells += [_with_spread(list(scores.values()))]
-        if intervals:
-            found = result.interval(row)
-            cells += [" to ".join(number(end) for end in found.interval) if found else ""]
-        cells += [", ".join(number(score) for score in scores.values())] if several else []
+        if several:
+            cells += [_interval(result.interval(row)), ", ".join(number(score) for score in scores.values())]
         cells += [number(result.difference(row), sign=True)]
         if several:
-            better = result.improvement([row])
+            better, test = result.improvement([row]), row.test
+            cells += [_interval(test.interval, sign=True), f"{test.adjusted:.3f}"] if test else ["", ""]
             cells += [better.show() if better else ""]
         if translates:
-            cells += [", ".join(f"{p:.3f}" for p in row.p_values.values())]
+            cells += [number(row.test_set, 3)]
             cells += [_with_spread(list(row.scores("sacrebleu").values()))]
         cells += [_with_spread(list(row.valid("ppl").values()))]
         rows.append(cells)
-    best = result.scored()
-    clear = len(best) > 1 and number(result.score(best[0])) != number(result.score(best[1]))
-    return Grid(header, rows, [result.rows.index(best[0])] if clear else [])
+    return Grid(header, rows, [index for index, row in enumerate(result.rows) if row.test and row.test.significant])
+
+
+def _interval(ends: Optional[Tuple[float, float]], sign: bool = False) -> str:
+    return " to ".join(number(end, sign=sign) for end in ends) if ends else ""
 
 
 def _choice_grid(result: TableResult) -> Grid:
-    header = ["setting", "valid perplexity", "each seed", "difference to default", f"test {result.table.metric.label}"]
-    rows, strong = [], []
+    header = ["setting", "valid perplexity", "each seed", "difference to default", "p"]
+    header += [f"test {result.table.metric.label}"]
+    rows, strong, tests = [], [], compare_valid(result.rows)
     for index, row in enumerate(result.rows):
         usual = next((other for other in result.rows if other.row.norm == row.row.norm and not other.row.variant), None)
         ours, theirs = row.valid("ppl"), usual.valid("ppl") if usual is not None and usual is not row else {}
         both = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+        test = tests.get(row.row.run_name(0))
+        preferred = any(row is chosen for chosen in result.chosen.values())
         rows.append([
-            row.row.label,
+            row.row.label + (" (preferred)" if preferred else ""),
             _with_spread(list(ours.values())),
             ", ".join(number(value) for value in ours.values()),
             number(mean(both), sign=True),
+            number(test.adjusted if test else None, 3),
             _with_spread(list(row.scores(result.metric).values())),
         ])  # fmt: skip
-        if any(row is chosen for chosen in result.chosen.values()):
-            strong.append(index)
+        strong += [index] if test is not None and test.significant else []
     return Grid(header, rows, strong)
 
 
@@ -152,26 +152,24 @@ def _legend(result: TableResult) -> str:
     text += "Valid perplexity: at the validation with the lowest loss"
     text += "; the last checkpoints are averaged for the test. " if result.metric == "tokenized" else ". "
     if result.table.choose:
-        return text + "The setting that validation data prefers stands out."
-    deviation = result.spread()
-    if deviation is not None:
-        text += (
-            "A difference is called within the spread of the seeds if it is at most twice its standard error, from "
-            f"the standard deviation of the seeds over all rows ({deviation:.2f}). "
+        return text + (
+            "Preferred: the setting with the lowest validation loss. p: Student's t over the seeds, of differences to "
+            "the default seed by seed, corrected for the number of settings (Holm); rows with less than 0.05 stand out."
         )
-    text += "Difference: of means over the seeds that both have. "
+    text += "Difference: mean over the seeds that both have. "
     if len(result.seeds) > 1:
         text += (
-            "P(better than LN): how likely one run is better than one of LN, both with a seed drawn at random. "
-            "Intervals: 95 %, stratified bootstrap over the seeds (arXiv:2108.13264); fewer than "
-            f"{FEWEST} seeds have none, and of few seeds they are too narrow. "
+            "Intervals and p: Student's t over the seeds, of differences seed by seed; p is corrected for the number "
+            "of rows (Holm), and rows with less than 0.05 stand out: in one table of twenty, chance makes one do so. "
+            "P(better than LN): how likely one run is better than one of LN, both with a seed drawn at random; its "
+            f"interval is a stratified bootstrap over the seeds (arXiv:2108.13264), of {FEWEST} seeds or more. "
         )
     if result.metric != "tokenized":
         return text
     return text + (
-        f"{result.table.metric.label}: tokenised, as multi-bleu.perl. p: sacreBLEU's paired bootstrap of this score "
-        f"({SAMPLES} samples) against the LN run with the same seed, one value for each seed: how often a difference "
-        "as large arises by resampling the test set alone."
+        f"{result.table.metric.label}: tokenised, as multi-bleu.perl. p, test set: sacreBLEU's paired bootstrap of "
+        f"this score ({SAMPLES} samples) against the LN run with the same seed, how often a difference as large arises "
+        "by resampling the test set alone; of several seeds twice the mean, corrected for the number of rows (Holm)."
     )
 
 

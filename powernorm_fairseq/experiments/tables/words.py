@@ -1,19 +1,13 @@
 """What a table shows, in sentences: what is missing, which order was measured and published, what the spread allows."""
 
+from itertools import combinations
 from typing import List, Optional
 
 from powernorm_fairseq.experiments.tables import catalogue
 from powernorm_fairseq.experiments.tables.catalogue import DATASETS, LABELS
-from powernorm_fairseq.experiments.tables.results import (
-    RowResult,
-    TableResult,
-    mean,
-    order,
-    pooled_spread,
-    within_spread,
-)
+from powernorm_fairseq.experiments.tables.results import RowResult, TableResult, compare_valid, mean, order
+from powernorm_fairseq.experiments.tables.student import Test, correct
 
-SIGNIFICANCE = 0.05
 LEVEL_WITH = 0.005  # no difference at two decimals
 
 
@@ -76,24 +70,27 @@ def _published_order(result: TableResult, scored: List[RowResult]) -> List[str]:
     else:
         sentences = [f"The paper has no numbers for {DATASETS[result.dataset].title}; on {_paper(result.dataset)} its "
                      f"order is {shown}."]  # fmt: skip
-    swapped, unclear = [], 0
+    tests = {(better.row, worse.row): result.compare(better, worse) for better, worse in combinations(ranked, 2)}
+    correct(list(tests.values()))
+    swapped, clear = [], 0
     for index, better in enumerate(ranked):
         for worse in ranked[index + 1 :]:
             ahead = result.sign * ((result.score(better) or 0.0) - (result.score(worse) or 0.0))
             if result.published(better) == result.published(worse) or ahead >= LEVEL_WITH:
                 continue
-            clear = result.unclear(better, worse) is False
-            unclear += not clear
+            test = tests[better.row, worse.row]
+            clear += test is not None and test.significant
             relation = "level with" if ahead > -LEVEL_WITH else "over"
-            note = " (more than the spread of the seeds)" if clear else ""
+            note = f" (significant, p = {test.adjusted:.3f})" if test is not None and test.significant else ""
             swapped.append(f"{worse.row.label} {relation} {better.row.label}{note}")
     if not swapped:
         return [*sentences, "The measured order is the published one."]
     sentence = f"The measured order differs from the published one: {', '.join(swapped)}."
-    if unclear == len(swapped):
+    if not clear:
+        several = any(test is not None for test in tests.values())
         sentence += (
-            " All of these differences are within the spread of the seeds."
-            if result.spread() is not None
+            " None of these differences is significant (paired t over the seeds, Holm over the pairs)."
+            if several
             else " With one seed, nothing is known about the spread."
         )
     return [*sentences, sentence]
@@ -150,20 +147,20 @@ def _difference(result: TableResult, row: RowResult, base: RowResult, difference
     ours, theirs = result.published(row), result.published(base)
     if ours is not None and theirs is not None:
         text += f" (paper, {_paper(result.dataset)}: {ours - theirs:+.1f})"
-    text += {
-        None: "; one seed, so nothing is known about the spread",
-        True: ", within the spread of the seeds",
-        False: ", more than the spread of the seeds",
-    }[result.unclear(row, base)]
+    text += "; one seed, so nothing is known about the spread" if row.test is None else _significance(row.test)
     better = result.improvement([row])
     if better is not None and len(result.seeds) > 1:
         text += f"; probability of improvement {better.show()}"
-    if row.p_values:
-        clear = sum(p < SIGNIFICANCE for p in row.p_values.values())
+    if row.test_set is not None:
         values = ", ".join(f"{p:.3f}" for p in row.p_values.values())
-        text += f"; paired bootstrap for each seed: p = {values}"
-        text += f" ({clear} of {len(row.p_values)} below {SIGNIFICANCE})" if len(row.p_values) > 1 else ""
+        text += f"; paired bootstrap of the test set: p = {row.test_set:.3f} (each seed: {values})"
     return text + "."
+
+
+def _significance(test: Test) -> str:
+    verdict = "significant" if test.significant else "not significant"
+    low, high = test.interval
+    return f", {verdict}: 95 % interval {low:+.2f} to {high:+.2f}, p = {test.adjusted:.3f} over {test.seeds} seeds"
 
 
 def _choice(result: TableResult) -> List[str]:
@@ -181,9 +178,8 @@ def _choice(result: TableResult) -> List[str]:
             continue
         if usual is not None:
             text += f", against {_number(mean(list(usual.valid('ppl').values())))} by default"
-            spread = pooled_spread([list(other.valid("ppl").values()) for other in result.rows])
-            within = within_spread(list(row.valid("ppl").values()), list(usual.valid("ppl").values()), spread)
-            text += ", which is within the spread of the seeds" if within else ""
+            test = compare_valid(result.rows).get(row.row.run_name(0))
+            text += "" if test is None else _significance(test)
             if result.score(row) is not None and result.score(usual) is not None:
                 text += f". On the test set: {_number(result.score(row))} against {_number(result.score(usual))} "
                 text += result.table.metric.label
