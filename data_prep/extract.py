@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO, Iterable, List, Set
+from typing import IO, Iterable, List, Set
 
 from data_prep.errors import DataPrepError, explain_full_disk
 
@@ -100,7 +100,7 @@ def extract_zip(archive: Path, destination: Path, wanted: Iterable[str]) -> List
     return written
 
 
-def _write(source: BinaryIO, path: Path, size: int) -> Path:
+def _write(source: IO[bytes], path: Path, size: int) -> Path:
     """Writes the contents of a member as an ordinary new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -260,8 +260,8 @@ class Pipeline(StagedRun):
         self._begin()
         paths = [self.out / "bpe" / name for name in files]
         with writing(paths) as streams:
-            for stream, data in zip(streams, files.values()):
-                stream.write(data)
+            for target, data in zip(streams, files.values()):
+                target.write(data)
         self.manifest.record("codes", key, paths, words=len(joint))
 
     def _segmenter(self, split: str, lang: str) -> Callable[[List[bytes]], bytes]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Iterator, Mapping
+from typing import Iterator, Mapping, Set
 
 from data_prep.demo_corpus.sentences import Drawing, Pair
 
 
 def generate(num_pairs: int, seed: int) -> Iterator[Pair]:
     """Sentence pairs, German and English; no sentence of either language comes twice."""
-    drawing, seen = Drawing(seed), set()
+    drawing = Drawing(seed)
+    seen: Set[str] = set()
     for _ in range(num_pairs):
         pair = drawing.sentence()
         while not seen.isdisjoint(pair):

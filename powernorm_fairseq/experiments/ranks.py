@@ -97,6 +97,12 @@ def find_place(nproc: Optional[int], gpus: int, env: Mapping[str, str], name: st
         if lacking:
             raise UserError("NNODES={} also needs {}".format(env["NNODES"], ", ".join(lacking)))
         return _place(int(env["NNODES"]) * local, int(env["NODE_RANK"]) * local, local, gpus, 0, _master(env))
+    if "RANK" in env and env.get("WORLD_SIZE", "1") != "1":
+        lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in env]
+        raise UserError(
+            "RANK={} and WORLD_SIZE={} make this command one process of a larger training, which also needs {}; set "
+            "that, or unset them".format(env["RANK"], env["WORLD_SIZE"], " and ".join(lacking))
+        )
     return _place(local, 0, local, gpus, 0, None if local == 1 else "127.0.0.1:{}".format(_free_port()))
 
 

@@ -164,8 +164,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m powernorm_fairseq.models.export",
-        description="Write encoder.pt2 and step.pt2, torch.export's programs of a translation model; see the module's "
-        "docstring for how to use them.",
+        description="Write encoder.pt2 and step.pt2, torch.export's programs of a trained translation model. "
+        "docs/scoring.md shows how they are used.",
     )
     parser.add_argument("checkpoint", type=Path, help="a checkpoint of powernorm_transformer")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the two files")

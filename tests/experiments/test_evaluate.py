@@ -104,7 +104,7 @@ def test_printed_and_stored_scores_are_those_of_the_text(evaluated):
         assert {**bleu.as_json(), "text": bleu.text} == parts
         assert "{}: {}\n".format(metric, bleu.text) in printed
     assert (stored["beam"], stored["lenpen"], stored["sentences"]) == (4, 0.6, 21)
-    assert stored["scores"]["tokenized"]["score"] > 0
+    assert stored["scores"]["tokenized"]["precisions"][0] > 30  # of words: a tiny model may have no four in a row
     assert stored["scores"]["sacrebleu"]["score"] < 1  # all of the published text is in upper case
 
 

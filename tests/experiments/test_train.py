@@ -49,10 +49,11 @@ def arguments(data, folder, *flags, preset="demo", norm="pn"):
 
 
 def start(data, folder, *flags):
-    """A training as a user starts it."""
+    """A training as a user starts it; SIGHUP counts, even if the tests run under nohup."""
     command = [str(ROOT / "scripts/train.sh"), *arguments(data, folder, *flags)]
     env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=env, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL), **pipes)
 
 
 def finish(process, timeout=240):
@@ -386,6 +387,8 @@ def test_places_that_cannot_be():
 def test_processes_of_a_larger_training_are_counted_there():
     with pytest.raises(UserError, match="--nproc 2 does not go with RANK=0 and WORLD_SIZE=4"):
         ranks.find_place(2, 0, {**NODES, "RANK": "0", "WORLD_SIZE": "4"})
+    with pytest.raises(UserError, match="RANK=0 and WORLD_SIZE=4 make this .* also needs MASTER_PORT; set"):
+        ranks.find_place(None, 0, {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a"})
 
 
 def test_trainings_of_one_step_meet_in_different_places():

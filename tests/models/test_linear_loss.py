@@ -58,6 +58,7 @@ def test_bfloat16_products_come_close_and_keep_gradients_in_float32():
         assert (got - expected).norm() < 0.02 * expected.norm()
 
 
+@pytest.mark.skipif(torch.__version__.startswith("1."), reason="such a mode of dispatch came with torch 2")
 def test_no_tensor_is_larger_than_a_chunk():
     dispatch = pytest.importorskip("torch.utils._python_dispatch")
     sizes = []

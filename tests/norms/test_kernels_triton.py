@@ -307,7 +307,8 @@ def recorder():
 @pytest.mark.parametrize("masked", ["no mask", "mask", "transposed mask"])
 @pytest.mark.parametrize("layer_scale", ["none", "layer", "head"])
 def test_power_norm_takes_four_launches_in_each_direction(launches, layer_scale, masked, dtype):
-    norm = bare_norm("pn", 4, kernel="triton", groups=2, layer_scale=layer_scale, warmup_updates=1).to(DEVICE)
+    """Half-precision parameters need one more, to convert both gradients."""
+    norm = bare_norm("pn", 4, kernel="triton", groups=2, layer_scale=layer_scale, warmup_updates=1).to(DEVICE, dtype)
     x, dy = torch.randn(2, 3, 2, 4, device=DEVICE).to(dtype)
     mask = {"no mask": None, "mask": torch.zeros(3, 2, dtype=torch.bool, device=DEVICE),
             "transposed mask": torch.zeros(2, 3, dtype=torch.bool, device=DEVICE).t()}[masked]
@@ -322,7 +323,7 @@ def test_power_norm_takes_four_launches_in_each_direction(launches, layer_scale,
     with recorder() as backward:
         torch.autograd.grad(y, [x, *norm.parameters()], dy)
     assert launches == ["gradient_kernel", "gradient_columns_kernel", "move_kernel"]
-    assert backward.launching() == ["clone"]  # nu, in case the graph is used once more
+    assert backward.launching() == ([] if dtype is torch.float32 else ["_to_copy"])
 
 
 @needs_triton

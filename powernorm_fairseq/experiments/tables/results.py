@@ -9,10 +9,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from powernorm_fairseq.experiments.tables import catalogue, student
 from powernorm_fairseq.experiments.tables.catalogue import Row, Table
 from powernorm_fairseq.experiments.tables.compare import Comparisons
-from powernorm_fairseq.experiments.tables.run import RESULT, Run
+from powernorm_fairseq.experiments.tables.run import Run
 from powernorm_fairseq.experiments.tables.seeds import Estimate, estimate, probability_of_improvement
 from powernorm_fairseq.experiments.tables.student import Test
-from powernorm_fairseq.files import read_json
 
 
 @dataclass
@@ -89,7 +88,6 @@ class TableResult:
         seeds: that were asked for.
         rows: their results.
         chosen: the setting of each norm that validation data prefers, if the table chooses and all runs are there.
-        others: results in the same folder that are in no row of this table.
     """
 
     table: Table
@@ -97,7 +95,6 @@ class TableResult:
     seeds: List[int]
     rows: List[RowResult]
     chosen: Dict[str, RowResult] = field(default_factory=dict)
-    others: List[Dict[str, Any]] = field(default_factory=list)
 
     @property
     def metric(self) -> str:
@@ -149,9 +146,8 @@ class TableResult:
 
     def published(self, row: RowResult) -> Optional[float]:
         """The paper's score for a row, or the one for orientation."""
-        if not self.table.published or row.row.variant not in ("", catalogue.LEAK):
-            return None
-        return catalogue.published(row.row.norm, self.dataset)
+        name = row.row.norm if row.row.variant == catalogue.LEAK else row.row.name
+        return catalogue.published(name, self.dataset) if self.table.published else None
 
 
 def compare_rows(rows: Sequence[RowResult], metric: str) -> None:
@@ -223,10 +219,8 @@ def gather(
     for result in found:
         if result.leaks:
             result.row = replace(result.row, label=result.row.label + catalogue.LEAKS)
-    own = {row.run_name(seed) for row in rows for seed in seeds}
-    others = [read_json(file) for file in sorted(folder.glob(f"*/{RESULT}")) if file.parent.name not in own]
     chosen = choose(found) if table.choose else {}
-    return TableResult(table, dataset, list(seeds), found, chosen, [result for result in others if result])
+    return TableResult(table, dataset, list(seeds), found, chosen)
 
 
 def order(rows: Sequence[Tuple[str, float]], decimals: int, higher_is_better: bool = True) -> str:
