@@ -35,6 +35,11 @@ class ProgressiveBatchNorm(BatchNorm):
     Example: ``ProgressiveBatchNorm(512, updates=80000)(x, padding_mask)``
     """
 
+    fall_updates: Tensor
+    ln_weight: Optional[nn.Parameter]
+    ln_bias: Optional[nn.Parameter]
+    eta: Optional[nn.Parameter]
+
     def __init__(
         self, num_features: int, *, updates: Optional[int] = None, eta_start: float = 1.0,
         momentum: Optional[float] = None, **common: Any,

@@ -50,6 +50,10 @@ class UnifiedNorm(BatchStatisticsNorm):
     Example: ``UnifiedNorm(512, warmup_updates=4000)(x, padding_mask)``
     """
 
+    window: int
+    running_psi2: Tensor
+    grad_window: Tensor
+    grad_mean: Tensor
     _statistics = {"running_psi2": 1.0, "psi2_window": 1.0, "grad_window": 0.0, "grad_mean": 0.0}
     _backward_statistics = ("grad_window", "grad_mean")
 
