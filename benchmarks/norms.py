@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import bandwidth, interleave
-from powernorm_fairseq.norms import build_norm, convert_norms, norm_names
+from powernorm_fairseq.norms import build_norm, convert_norms, norm_names, take_penalty
 from powernorm_fairseq.norms.kernels import KERNELS, available
 
 LAYER_NORM, BATCH_NORM, RMS_NORM = "nn.LayerNorm", "nn.BatchNorm1d", "nn.RMSNorm"
@@ -33,6 +33,7 @@ LAYER_SCALES = {
     "mabn": ("layer",),
     "pnv": ("none", "head"),
     "pn": ("head",),
+    "rbn": ("layer",),
 }
 DTYPES = ("float32", "bfloat16")
 PARTS = ("forward", "backward", "training", "frozen", "inference")
@@ -120,6 +121,7 @@ def candidates(
             for kernel in kernels:
                 for inputs in ((x, mask), (x,)):
                     options = {"groups": shape.groups, "layer_scale": layer_scale, "kernel": kernel}
+                    options["updates"] = 10**6  # prepbn: both of its parts for all of the measurement
                     found.append(Candidate(name, layer_scale, kernel, build_norm(name, shape.width, **options), inputs))
     for candidate in found:
         candidate.module.to(device=device, dtype=dtype)
@@ -134,9 +136,12 @@ def runner(candidate: Candidate, now: Callable[[], float], steps: int) -> Callab
 
     def train() -> Dict[str, float]:
         start = now()
-        output = module(*inputs)
+        outputs, gradients = [module(*inputs)], [gradient]
+        penalty = take_penalty(module)
+        if penalty is not None:  # a part of the loss
+            outputs, gradients = [*outputs, penalty], [gradient, torch.ones_like(penalty)]
         between = now()
-        torch.autograd.grad(output, wanted, gradient)
+        torch.autograd.grad(outputs, wanted, gradients)
         end = now()
         return {"forward": between - start, "backward": end - between, "training": end - start}
 
@@ -252,6 +257,23 @@ def goals(facts: Dict[str, Any]) -> List[Dict[str, Any]]:
                 found[where] = row["saved_ratio"] if part == "saved" else row["ratios"][to][part][0]
         return found
 
+    def beside(norm: str, scale: str, *others: Tuple[str, str]) -> Dict[str, Any]:
+        """Where -> the time of a training step of a norm over that of others, one after the other."""
+        every = [row for row in facts["results"] if row["dtype"] == "float32" and row["kernel"] in (fused, "torch")]
+        found = {}
+        for row in rows:
+            if (row["norm"], row["layer_scale"]) != (norm, scale):
+                continue
+            same = [other for other in every if (other["shape"], other["threads"]) == (row["shape"], row["threads"])]
+            same = [other for other in same if other["kernel"] == "torch" or other["mask"] == row["mask"]]
+            times = [other["ms"]["training"] for other in same if (other["norm"], other["layer_scale"]) in others]
+            if len(times) == len(others):
+                mask = "mask" if row["mask"] == "yes" else "no mask"
+                where = f"{Shape.parse(row['shape']).width}, {mask}, {row['threads']} thr."
+                found[where] = row["ms"]["training"] / sum(times)
+        return found
+
+    later = ["dyt", "derf", "scalenorm"]
     found = [
         (f"training, pn to {LAYER_NORM}, width 512 and more", 0.95, at(["pn"], "head", LAYER_NORM, "training", 512)),
         (f"training, pn to {LAYER_NORM}, smaller width", 1.05, at(["pn"], "head", LAYER_NORM, "training", 0, 512)),
@@ -260,6 +282,10 @@ def goals(facts: Dict[str, Any]) -> List[Dict[str, Any]]:
         (f"training, ln, rms, gn to {LAYER_NORM}", 1.2, at(["ln", "rms", "gn"], "none", LAYER_NORM, "training")),
         (f"training, bn, pnv to {BATCH_NORM}", 1.0, at(["bn", "pnv"], "none", BATCH_NORM, "training")),
         (f"training, brn and mabn to {BATCH_NORM}", 1.3, at(["brn", "mabn"], "layer", BATCH_NORM, "training")),
+        (f"training, dyt, derf, scalenorm to {LAYER_NORM}", 1.2, at(later, "none", LAYER_NORM, "training")),
+        ("training, rbn to bn", 1.1, beside("rbn", "layer", ("bn", "layer"))),
+        ("training, un to mabn", 1.0, beside("un", "none", ("mabn", "layer"))),
+        (f"training, prepbn to {LAYER_NORM} and bn", 1.0, beside("prepbn", "none", (LAYER_NORM, ""), ("bn", "none"))),
         (f"saved, pn to {LAYER_NORM}", 1.1, at(["pn"], "head", LAYER_NORM, "saved")),
     ]
     entries = [interleave.goal(*goal) for goal in found]

@@ -69,6 +69,7 @@ class Training:
         flags.update({"--user-dir": [str(USER_DIR)], "--cpu": [], "--num-workers": ["0"]})
         # past the warm-up of the norms, which are then as they are for most of a training
         flags.update({"--norm-warmup-updates": ["0"], "--log-format": ["none"], "--save-dir": [str(data / "none")]})
+        flags.setdefault("--max-update", ["100000"])  # what prepbn wants to know
         if args.max_tokens:
             flags["--max-tokens"] = [str(args.max_tokens)]
         parser = options.get_training_parser()

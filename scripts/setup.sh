@@ -37,7 +37,7 @@ modern_pins=(
 classic_pins=(
   antlr4-python3-runtime==4.8 bitarray==3.12.3 cffi==1.17.1 click==8.1.8 colorama==0.4.6 contourpy==1.1.1
   cycler==0.12.1 Cython==0.29.37 exceptiongroup==1.3.1 execnet==2.1.2 fairseq==0.12.2 fonttools==4.57.0
-  hydra-core==1.0.7 importlib_resources==6.4.5 iniconfig==2.1.0 joblib==1.4.2 kiwisolver==1.4.7 lxml==6.1.3
+  hydra-core==1.0.7 importlib_resources==6.4.5 iniconfig==2.1.0 Jinja2==3.1.6 joblib==1.4.2 MarkupSafe==2.1.5 kiwisolver==1.4.7 lxml==6.1.3
   matplotlib==3.7.5 mock==5.2.0 numpy==1.23.5 omegaconf==2.0.6 packaging==26.2 pillow==10.4.0 pip==24.0 pluggy==1.5.0
   portalocker==3.0.0 protobuf==5.29.6 pycparser==2.23 pyparsing==3.1.4 pytest==8.3.5 pytest-xdist==3.6.1
   python-dateutil==2.9.0.post0 PyYAML==6.0.3 regex==2024.11.6 ruff==0.17.4 sacrebleu==2.4.3 sacremoses==0.1.1

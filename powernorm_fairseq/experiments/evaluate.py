@@ -5,35 +5,19 @@ import os
 import struct
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq import files, scoring
 from powernorm_fairseq.console import Arguments, run_main
 from powernorm_fairseq.experiments import evaluation, recipes, references
+from powernorm_fairseq.experiments.corpora import CORPORA
 from powernorm_fairseq.safe_load import load_checkpoint
 
 LOG, MESSAGES, HYPOTHESES, REFERENCES = "generate.log", "messages.log", "hyp.txt", "ref.txt"
 
 
-@dataclass(frozen=True)
-class Preset:
-    """How a corpus is decoded and scored; values from the table of training recipes in the paper's notes."""
-
-    beam: int
-    lenpen: float
-    metrics: Tuple[str, ...] = ("tokenized", "sacrebleu")
-    lowercase: bool = False
-
-
-PRESETS = {
-    "iwslt14": Preset(beam=5, lenpen=1.0, lowercase=True),
-    "wmt14": Preset(beam=4, lenpen=0.6, metrics=("tokenized", "compound-split", "sacrebleu")),
-    "multi30k": Preset(beam=5, lenpen=1.0, lowercase=True),
-    "demo": Preset(beam=5, lenpen=1.0),
-    "text": Preset(beam=5, lenpen=1.0, metrics=("tokenized", "sacrebleu", "chrf")),
-}
+PRESETS = {name: corpus for name, corpus in CORPORA.items() if corpus.beam is not None}
 
 
 def saved_languages(checkpoint: Path) -> Tuple[Optional[str], Optional[str]]:
@@ -226,7 +210,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Evaluates and prints the scores; returns the exit status."""
     return run_main("evaluate", run, argv, ValueError)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

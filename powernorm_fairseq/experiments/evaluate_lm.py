@@ -199,7 +199,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Evaluates and prints the perplexity; returns the exit status."""
     return run_main("evaluate_lm", run, argv, ValueError)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

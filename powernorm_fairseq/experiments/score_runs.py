@@ -81,7 +81,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Scores as the command line says; returns the exit status."""
     return run_main("score", run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

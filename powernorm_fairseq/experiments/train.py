@@ -107,7 +107,7 @@ def all_flags(args: argparse.Namespace, place: Place) -> recipes.Flags:
 def warnings(args: argparse.Namespace, place: Place, flags: recipes.Flags) -> List[str]:
     """What of the recipe cannot be kept on so many processes."""
     usual = recipes.usual_processes(args.preset)
-    tokens = int(recipes.recipe(args.preset, args.norm, usual)["--max-tokens"][0])
+    tokens = int(recipes.recipe(args.preset, args.norm)["--max-tokens"][0])
     return batches.warnings(flags, tokens, usual, place.world, args.extra)
 
 
@@ -296,7 +296,3 @@ def make_room(args: argparse.Namespace, experiment: Dict[str, Any]) -> None:
 def main(argv: Arguments = None) -> int:
     """Trains as the command line says; returns the exit status: 75 if training was asked to stop, and did."""
     return run_main("train", lambda words: run(parse_args(words)), argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,15 +4,13 @@ import argparse
 import csv
 import io
 import logging
-import pickle
-import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
-from powernorm_fairseq.console import UserError
+from powernorm_fairseq.console import Arguments, UserError, run_main
 from powernorm_fairseq.figures import sources, tables
 from powernorm_fairseq.figures.sources import Source, StatsRun
-from powernorm_fairseq.safe_save import written_aside
+from powernorm_fairseq.files import write
 
 FIGURES = {
     "forward-stats": "distances between the batch's and the running statistics (Figures 2 and 4); --norm-stats runs",
@@ -94,7 +92,7 @@ def as_csv(rows: tables.Rows) -> bytes:
     return text.getvalue().encode("utf-8")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     """Reads, draws and writes."""
     if args.figure not in FIGURES:
         raise UserError("{} is not known; choose from {}".format(args.figure, ", ".join(FIGURES)))
@@ -114,21 +112,11 @@ def run(args: argparse.Namespace) -> None:
     figure = draw.draw(args.figure, rows, title_of(args, runs), args.log_y)
     contents = {"csv": as_csv(rows), **draw.encoded(figure)}
     for end, file in files.items():
-        with written_aside(file) as output:
-            output.write(contents[end])
+        write(file, contents[end])
     print("\n".join(str(file) for file in files.values()))
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Draws as the command line says; returns the exit status."""
-    args = build_parser().parse_args(argv)
-    try:
-        run(args)
-    except (UserError, OSError, pickle.UnpicklingError, ValueError) as error:
-        print("plot: {}".format(error), file=sys.stderr)
-        return 1
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(argv: Arguments = None) -> int:
+    """Draws as the command line says; returns the exit status."""
+    return run_main("plot", lambda words: run(build_parser().parse_args(words)), argv, ValueError)

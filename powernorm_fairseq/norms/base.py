@@ -49,6 +49,9 @@ class Norm(nn.Module):
     given, that of :func:`powernorm_fairseq.norms.padding` is used, if there is one.
     """
 
+    weight: Optional[nn.Parameter]
+    bias: Optional[nn.Parameter]
+
     def __init__(
         self,
         num_features: int,
@@ -117,6 +120,10 @@ class Norm(nn.Module):
         weight = own["weight"] if "weight" in own else self.weight  # parametrised, pruned, sharded
         return weight, own["bias"] if "bias" in own else self.bias
 
+    def _implementation(self, x: Tensor, statistics: Optional[Tensor] = None) -> str:
+        """What serves ``x``: ``cpp``, ``triton`` or ``plain``."""
+        return ops.implementation(self.kernel, x, *self._affine(), statistics)
+
     def _check_input(self, x: Tensor, padding_mask: Optional[Tensor]) -> None:
         if x.is_nested:
             raise ValueError("the input is nested; build nn.TransformerEncoder with enable_nested_tensor=False")
@@ -165,6 +172,8 @@ class BatchStatisticsNorm(Norm):
         process_group: the processes that ``sync`` spans; None for all.
     """
 
+    num_updates: Tensor
+    _buffers: Dict[str, Tensor]  # type: ignore[assignment]  # none of them is None
     # Names of this class's own buffers in the checkpoints of the authors' release -> ours.
     _released_names: Dict[str, str] = {}
     # The running statistics, and the number that each is filled with at the start.
@@ -303,9 +312,9 @@ class BatchStatisticsNorm(Norm):
                 del state_dict[prefix + released]
                 state_dict[prefix + ours] = self._from_release(released, value).reshape(shape)
         for name, buffer in self._buffers.items():  # load_state_dict(assign=True) would take over any type
-            value = state_dict.get(prefix + name)
-            if isinstance(value, Tensor) and value.dtype != buffer.dtype:
-                state_dict[prefix + name] = value.to(buffer.dtype)
+            loaded = state_dict.get(prefix + name)
+            if isinstance(loaded, Tensor) and loaded.dtype != buffer.dtype:
+                state_dict[prefix + name] = loaded.to(buffer.dtype)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

@@ -35,6 +35,8 @@ class BatchNorm(BatchStatisticsNorm):
     """
 
     _released_names = {"num_batches_tracked": "num_updates"}
+    running_mean: Tensor
+    running_var: Tensor
     _statistics = {"running_mean": 0.0, "running_var": 1.0}
     warmup_updates, rise_updates = 0, -1  # BRN's
 

@@ -73,7 +73,7 @@ def norm_options(name: str) -> List[str]:
     check_choice("norm", name, norm_names())
     found: List[str] = []
     for kind in NORMS[name].__mro__:
-        parameters = inspect.signature(kind.__init__).parameters.values()
+        parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
         found += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in found]
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break

@@ -32,7 +32,7 @@ class Tokens(NamedTuple):
     s: Tensor  # N x C, after layer-scale; zero at padding
     scales: Tensor  # N x groups, the factors of the layer-scale
     padding: MaybeTensor  # N x 1
-    count: Tensor  # number of real tokens; it never leaves its device
+    count: Tensor  # type: ignore[assignment]  # number of real tokens; it never leaves its device
 
 
 def statistics_type(dtype: torch.dtype) -> torch.dtype:
@@ -194,11 +194,12 @@ def batch_forward(
     x_hat = (tokens.s if centre is None else tokens.s - centre) / std  # line 3: normalise
     r, d = torch.ones_like(std), torch.zeros_like(std)
     if rise >= 0:
+        assert centre is not None and running_mean is not None  # BRN centres
         r, d = _renormalisation(centre, std, running_mean, running_power, num_updates + 1, warmup, rise, eps)
         x_hat = x_hat * r + d
     y = affine(x_hat, gamma, beta)  # line 4: scale and shift
     new = [torch.lerp(running_power.to(power.dtype), power, momentum)]  # line 6: update the running variance
-    if centred:
+    if running_mean is not None and centre is not None:
         new.insert(0, torch.lerp(running_mean.to(power.dtype), centre, momentum))  # line 5: update the running mean
     columns = torch.cat([torch.zeros_like(std) if centre is None else centre, 1 / std, r, d, count, spread])
     return output(y, tokens, x), columns, tokens.scales, new, count

@@ -40,6 +40,7 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
     Example: ``MovingAverageBatchNorm(512, warmup_updates=8000)(x, padding_mask)``
     """
 
+    window: int
     _statistics = {"running_chi2": 1.0, "psi2_window": 0.0, "grad_window": 0.0}
     _backward_statistics = ("grad_window",)
 

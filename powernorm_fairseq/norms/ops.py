@@ -73,7 +73,7 @@ def move(buffers: Sequence[Tensor], new: Sequence[Tensor], count: Tensor, num_up
 
 def _plain(name: str) -> Callable[..., Any]:
     """The function behind ``powernorm::plain_NAME``."""
-    function = getattr(released if name in RELEASED else functional, name, None)
+    function: Any = getattr(released if name in RELEASED else functional, name, None)
     buffers = SCHEMAS.get(name, RELEASED.get(name, "")).count("!")
     if buffers == 0:
         return function
@@ -130,7 +130,7 @@ FAST: Dict[str, Any] = {}  # torch sends them to C++ on a CPU, to Triton on a GP
 PLAIN: Dict[str, Any] = {name: _plain(name) for name in (*SCHEMAS, *RELEASED) if name[:5] not in ("token", "evalu")}
 PLAIN_OPERATORS: Dict[str, Any] = PLAIN  # what a compiled graph calls
 COMPILES = hasattr(torch.library, "register_fake")  # torch >= 2.4
-_library = torch.library.Library("powernorm", "DEF") if COMPILES else None
+_library: Any = torch.library.Library("powernorm", "DEF") if COMPILES else None
 
 
 def _register() -> None:
@@ -202,10 +202,10 @@ class _Norm(Function):
         """``apply`` without torch's look at each argument, which takes a while and serves torch.func's transforms."""
         if compiling() or not COMPILES or torch._C._are_functorch_transforms_active():
             return cls.apply(*args)
-        return super(Function, cls).apply(*args)
+        return super(Function, cls).apply(*args)  # type: ignore[misc]
 
     @staticmethod
-    def gradients(ctx: Any, gradients: Sequence[Tensor]) -> Tuple[MaybeTensor, ...]:
+    def gradients(ctx: Any, gradients: Sequence[Any]) -> Tuple[MaybeTensor, ...]:
         """What a backward returns: a gradient for each parameter there is, in its type, and none for the rest."""
         (dx, of_gamma, of_beta), (gamma, beta) = gradients, ctx.types
         of_gamma = None if gamma is None else of_gamma if of_gamma.dtype is gamma else of_gamma.to(gamma)
@@ -213,7 +213,7 @@ class _Norm(Function):
         return (dx, of_gamma, of_beta, *[None] * (len(ctx.needs_input_grad) - 3))
 
     @staticmethod
-    def differentiable(ctx: Any, function: Callable[..., Tensor], dy: Tensor, *inputs: MaybeTensor) -> Any:
+    def differentiable(ctx: Any, function: Callable[..., Any], dy: Any, *inputs: MaybeTensor) -> Any:
         """The same by autograd, from the plain ``function`` of x, gamma and beta: can be differentiated again."""
         wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
         with torch.enable_grad():
@@ -256,7 +256,7 @@ class Evaluate(_Norm):
         x, gamma, beta, padding = ctx.saved_tensors
 
         def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            return functional.evaluate(x, padding, *ctx.settings, gamma, beta, *ctx.statistics)
+            return functional.evaluate(x, padding, *ctx.settings, gamma, beta, *ctx.statistics)  # type: ignore[call-arg]
 
         if _twice():
             return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
@@ -284,7 +284,7 @@ class TokenNorm(_Norm):
         x, gamma, beta, padding, columns = ctx.saved_tensors
 
         def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            return functional.token_norm(x, padding, *ctx.settings, gamma, beta, ctx.centred)
+            return functional.token_norm(x, padding, *ctx.settings, gamma, beta, ctx.centred)  # type: ignore[call-arg]
 
         if _twice():
             return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
@@ -326,7 +326,8 @@ class BatchNorm(_Norm):
             _refuse_twice("BRN, or of statistics over several processes,")
 
         def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            return functional.batch_forward(x, padding, *ctx.rows, gamma, beta, *ctx.settings, *ctx.state, None)[0]
+            settings: Any = (*ctx.rows, gamma, beta, *ctx.settings, *ctx.state, None)
+            return functional.batch_forward(x, padding, *settings)[0]
 
         if _twice():
             return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
@@ -360,7 +361,7 @@ class PowerNorm(_Norm):
             moves and not late,
         )
         ctx.sums = None
-        if late:
+        if pool is not None and late:
 
             def move_psi2(sums: Tensor) -> None:
                 psi2 = functional.mean(sums[:-1], sums[-1])

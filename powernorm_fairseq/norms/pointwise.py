@@ -25,6 +25,8 @@ class DynamicTanh(Norm):
     Example: ``DynamicTanh(512)(x, padding_mask)``
     """
 
+    alpha: Optional[nn.Parameter]
+    shift: Optional[nn.Parameter]
     _shifted = False
 
     def __init__(self, num_features: int, *, alpha_start: float = 0.5, **common: Any) -> None:

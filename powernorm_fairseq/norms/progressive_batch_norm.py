@@ -1,7 +1,7 @@
 """Progressive re-parameterised batch normalisation: LayerNorm that becomes BN in the course of the training."""
 
 import warnings
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, jit, nn
@@ -34,6 +34,11 @@ class ProgressiveBatchNorm(BatchNorm):
 
     Example: ``ProgressiveBatchNorm(512, updates=80000)(x, padding_mask)``
     """
+
+    fall_updates: Tensor
+    ln_weight: Optional[nn.Parameter]
+    ln_bias: Optional[nn.Parameter]
+    eta: Optional[nn.Parameter]
 
     def __init__(
         self, num_features: int, *, updates: Optional[int] = None, eta_start: float = 1.0,
@@ -78,10 +83,16 @@ class ProgressiveBatchNorm(BatchNorm):
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         state, share = call.state, self.share_of_ln(call.state["num_updates"])
+        running = (state["running_mean"], state["running_var"], state["num_updates"])
+        parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
+        if self._fused(x, state["running_var"]):
+            padding = None if call.padding is None else call.padding.contiguous()
+            settings = (self._eps, self.momentum, self.eta_start)
+            return _Mixed.call(x, *parameters, share, padding, *running, pool, call.moves, *settings)
 
         def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
             return ops.BatchNorm.call(
-                s, gamma, beta, call.padding, state["running_mean"], state["running_var"], state["num_updates"],
+                s, gamma, beta, call.padding, *running,
                 ops.implementation(self.kernel, s, gamma, beta, state["running_var"]), pool, call.moves, 0, self._eps,
                 self.momentum, False, 0, -1,
             )
@@ -93,10 +104,22 @@ class ProgressiveBatchNorm(BatchNorm):
         if self.recipe == "release":
             share = torch.zeros_like(share)
 
+        if self._fused(x, self.running_var) and not torch.is_grad_enabled():
+            parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
+            rstd = (self.running_var + self._eps).rsqrt()
+            columns = _columns(share, self.running_mean, rstd, self.eta_start, *parameters)
+            padding = None if padding is None else padding.contiguous()
+            return torch.ops.powernorm.mixed_forward.default(x.contiguous(), padding, self._eps, *columns)[0]
+
         def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
             return functional.evaluate(s, padding, 0, self._eps, gamma, beta, *self.running_statistics())
 
         return self._mixed(x, padding, share, batch_norm)
+
+    def _fused(self, x: Tensor, statistics: Tensor) -> bool:
+        """Whether C++ serves the input."""
+        served = ops.implementation(self.kernel, x, *self._affine(), statistics) == "cpp"
+        return served and self.scale_groups == 0 and not ops.compiling() and not jit.is_tracing()
 
     def _mixed(self, x: Tensor, padding: MaybeTensor, share: Tensor, batch_norm: Any) -> Tensor:
         """The formula; factors and offsets are multiplied by lambda, so that no tensor of tokens has to be."""
@@ -150,3 +173,63 @@ class ProgressiveBatchNorm(BatchNorm):
 
     def _settings(self) -> Dict[str, Any]:
         return {**super()._settings(), "updates": self.updates, "eta_start": self.eta_start}
+
+
+def _columns(
+    share: Tensor, centre: Tensor, rstd: Tensor, eta_start: float, gamma: MaybeTensor, beta: MaybeTensor,
+    ln_gamma: MaybeTensor, ln_beta: MaybeTensor, eta: MaybeTensor,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """LN's factor, and factor and offset of everything else: the norm is y = x_hat * first + x * second + third."""
+    slope = rstd if gamma is None else gamma.to(rstd.dtype) * rstd
+    first = (torch.ones_like(rstd) if ln_gamma is None else ln_gamma.to(rstd.dtype)) * share
+    second = (1 - share) * (slope + (eta_start if eta is None else eta.to(rstd.dtype)))
+    third = (share - 1) * slope * centre
+    if beta is not None:
+        third = third + (1 - share) * beta.to(rstd.dtype)
+    return first, second, third if ln_beta is None else third + share * ln_beta.to(rstd.dtype)
+
+
+class _Mixed(ops._Norm):
+    """The same in C++: a sweep for the batch's statistics, and one for the rest."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, ln_gamma: MaybeTensor, ln_beta: MaybeTensor,
+        eta: MaybeTensor, share: Tensor, padding: MaybeTensor,
+        running_mean: Tensor, running_var: Tensor, num_updates: Tensor, pool: Optional[Pool], moves: bool,
+        eps: float, momentum: float, eta_start: float,
+    ) -> Tensor:
+        """See :meth:`ProgressiveBatchNorm._mixed`."""
+        own = ops.FAST["statistics"](x, padding, 0, eps, True)
+        given = own if pool is None else pool.statistics(own, running_mean)
+        centre, squares, count, _ = given.split([x.shape[-1], x.shape[-1], 1, 1])
+        variance = functional.mean(squares, count)
+        rstd = (variance + eps).rsqrt()
+        columns = _columns(share, centre, rstd, eta_start, gamma, beta, ln_gamma, ln_beta, eta)
+        y, saved = torch.ops.powernorm.mixed_forward.default(x, padding, eps, *columns)
+        if moves:
+            new = [torch.lerp(running_mean, centre, momentum), torch.lerp(running_var, variance, momentum)]
+            ops.move([running_mean, running_var], new, count, num_updates)
+        parameters, found = (gamma, beta, ln_gamma, ln_beta, eta), (saved, columns[0], centre, rstd, count)
+        ctx.save_for_backward(x, *parameters, share, padding, *found)
+        ctx.pool, ctx.eps, ctx.eta_start = pool, eps, eta_start
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
+        """BN's gradient and that of eta x are columns times dy, x and one; LN's is that of a token."""
+        ops._refuse_twice("PRepBN in C++ (kernel='eager' has it)")
+        x, *parameters, share, padding, saved, of_ln, centre, rstd, count = ctx.saved_tensors
+        gamma, _, _, _, eta = parameters
+        dy, rest = dy.contiguous(), 1 - share
+        own = ops.FAST["gradient_sums"](dy, x, padding, 0, ctx.eps, centre)
+        products, total = (own if ctx.pool is None else ctx.pool.total(own)).split(x.shape[-1])
+        slope = functional.times_gamma(rest * rstd, gamma)
+        a = slope + rest * (ctx.eta_start if eta is None else eta.to(rstd.dtype))
+        b, c = -slope * functional.mean(products, count) * rstd.square(), -slope * functional.mean(total, count)
+        dx, along = torch.ops.powernorm.mixed_backward.default(dy, x, padding, of_ln, saved, a, b, centre, c)
+        products, total = own.split(x.shape[-1])
+        found = (rest * products * rstd, rest * total, share * along, share * total)
+        found += ((rest * (products + centre * total).sum()).view(1),)
+        grads = [None if own is None else grad.to(own.dtype) for own, grad in zip(parameters, found)]
+        return (dx, *grads, *[None] * (len(ctx.needs_input_grad) - 6))

@@ -120,7 +120,8 @@ class _Regularised(ops._Norm):
         momentum: float, released: bool, weights: Tuple[float, float],
     ) -> Tuple[Tensor, Tensor]:
         """See :func:`.functional.batch_forward` and :func:`penalty_of`."""
-        operators, width, given = ops.operators(kernel), x.shape[-1], None
+        given: Any = None
+        operators, width = ops.operators(kernel), x.shape[-1]
         rows, state = (x, padding, groups, eps), (running_mean, running_var, num_updates)
         before, small = (running_mean.clone(), running_var.clone()), None
         if pool is not None or released:
@@ -156,15 +157,15 @@ class _Regularised(ops._Norm):
             ops._refuse_twice("RBN in the release recipe, or over several processes,")
 
         def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tuple[Tensor, Tensor]:
-            y, columns, _, _, count = functional.batch_forward(
-                x, padding, *ctx.rows, gamma, beta, momentum, *AS_BN, *before, count_nothing(x), None
-            )
+            settings: Any = (*ctx.rows, gamma, beta, momentum, *AS_BN, *before, count_nothing(x), None)
+            y, columns, _, _, count = functional.batch_forward(x, padding, *settings)
             variance = columns[width : 2 * width].square().reciprocal() - ctx.rows[1]
             return y, penalty_of(columns[:width], variance, count, before, weights, 1.0)[0]
 
         if ops._twice():
             return ops._Norm.differentiable(ctx, again, (dy, dpenalty), x, gamma, beta)
-        operators, dy, given, dpenalty = ops.operators(ctx.kernel), dy.contiguous(), None, dpenalty.view(1)
+        given: Any = None
+        operators, dy, dpenalty = ops.operators(ctx.kernel), dy.contiguous(), dpenalty.view(1)
         if ctx.pool is not None or ctx.released:
             given = operators["gradient_sums"](dy, x, padding, *ctx.rows, columns[:width])
         if ctx.pool is not None:  # each process has put the penalty of all tokens on its loss

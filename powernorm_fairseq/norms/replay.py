@@ -28,7 +28,7 @@ class Call(NamedTuple):
     loss_scale: Optional[Tensor]
     counts: bool  # whether the backward may move statistics
     moves: bool  # whether the forward may
-    notes: Optional[Dict[str, Tensor]] = None  # what the first forward leaves for its repetition
+    notes: Any = None  # a dictionary: what the first forward leaves for its repetition
 
 
 class Record:

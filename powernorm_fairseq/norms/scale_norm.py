@@ -26,7 +26,7 @@ class ScaleNorm(Norm):
 
     def __init__(self, num_features: int, **common: Any) -> None:
         super().__init__(num_features, **{**common, "bias": False})
-        if self.affine:
+        if self.weight is not None:
             self.weight = nn.Parameter(self.weight.new_empty(1))
         self.reset_parameters()
 

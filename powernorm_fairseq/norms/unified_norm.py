@@ -50,6 +50,10 @@ class UnifiedNorm(BatchStatisticsNorm):
     Example: ``UnifiedNorm(512, warmup_updates=4000)(x, padding_mask)``
     """
 
+    window: int
+    running_psi2: Tensor
+    grad_window: Tensor
+    grad_mean: Tensor
     _statistics = {"running_psi2": 1.0, "psi2_window": 1.0, "grad_window": 0.0, "grad_mean": 0.0}
     _backward_statistics = ("grad_window", "grad_mean")
 
@@ -174,7 +178,7 @@ class _Unified(ops._Norm):
         q = mean(g * totals[:width] * rstd, count) / scale
         new_window = torch.where(slot, torch.where(outlier, e, q), window)
         new_e = torch.lerp(e, torch.where(own, q, new_window.mean(0)), ctx.momentum)
-        dx, _, _ = operators["power_backward"](  # (g dy - e z) / sqrt(s + eps)
+        dx, _ = operators["power_backward"](  # (g dy - e z) / sqrt(s + eps)
             dy, x, padding, *ctx.rows, g, 0.0, None, torch.cat([rstd, rstd, count]), scales, new_e * scale, False
         )
         if moves:

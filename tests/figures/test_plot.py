@@ -93,7 +93,7 @@ def test_a_long_legend_stands_beside_the_panels(runs, legends):
         for run in range(runs)
         for update in (1, 2)
     ]
-    figure = draw.learning_curves(rows, False)
+    figure = draw.draw("learning-curves", rows, [], False)
     assert [axis.get_legend() is not None for axis in figure.axes] == legends
     figure.canvas.draw()
     last = figure.axes[-1]

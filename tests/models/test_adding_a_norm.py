@@ -10,6 +10,7 @@ import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from powernorm_fairseq.labels import LABELS
+from powernorm_fairseq.models import architectures  # noqa: F401  registers the presets
 from powernorm_fairseq.norms import NORMS, Norm, build_norm, norm_names, register_norm
 from powernorm_fairseq.safe_load import load_checkpoint
 from tests.models.training import RECIPE, SMALL, Run

@@ -1,17 +1,17 @@
-"""The paper's tables as data: their rows, what each row trains, and what was published.
+"""The paper's tables as data: their rows, and what each row trains.
 
-A new table is one more entry of :data:`TABLES`, a
-new corpus one of :data:`DATASETS`, with a recipe in ``configs/``, its scorer, and its scores in :data:`PUBLISHED`.
-Rows of different tables that train the same thing have the same name, so no training is done twice.
+A new table is one more entry of :data:`TABLES`. Rows of different tables that train the same thing have the same name,
+so no training is done twice.
 """
 
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import recipes
+from powernorm_fairseq.experiments.corpora import CORPORA, recipe_of
 from powernorm_fairseq.experiments.recipes import Flags
-from powernorm_fairseq.labels import LABELS
+from powernorm_fairseq.labels import label
 
 BASELINE = "ln"
 ALPHAS = ("0.9", "0.95", "0.99")
@@ -28,54 +28,6 @@ class Metric:
     key: str  # in result.json
     label: str
     higher_is_better: bool = True
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A corpus; its recipe in ``configs/`` has the same name, unless ``preset`` gives another."""
-
-    name: str
-    title: str
-    preparation: Optional[Tuple[str, ...]]  # arguments of data_prep; None: the user has it
-    published: bool  # whether the paper has numbers for it
-    machines: str  # what one training is meant for: "one" GPU (or CPU), or "many"
-    preset: str = ""
-    orientation: str = "iwslt14"  # whose published scores are shown where the paper has none
-
-    @property
-    def recipe(self) -> str:
-        """The name of its recipe."""
-        return self.preset or self.name
-
-    @property
-    def reference(self) -> str:
-        """The corpus whose published scores are shown."""
-        return self.name if self.published else self.orientation
-
-
-DATASETS = {
-    dataset.name: dataset
-    for dataset in (
-        Dataset("iwslt14", "IWSLT14 De-En", ("iwslt14",), True, "one"),
-        Dataset("wmt14", "WMT14 En-De", ("wmt14",), True, "many"),
-        Dataset("multi30k", "Multi30k De-En (test2016)", ("multi30k", "--bpe-tokens", "4000"), False, "one"),
-        Dataset("demo", "the demo's made-up corpus", ("demo",), False, "one"),
-        Dataset("ptb", "Penn Treebank", ("lm", "ptb"), True, "one"),
-        Dataset("wikitext103", "WikiText-103", ("lm", "wikitext103"), True, "one"),
-        Dataset("text", "the user's text", None, False, "one", "lm_tiny", "ptb"),
-    )
-}
-
-# Table 1, and the last table for brn, mabn and gn: BLEU of the test set. Table 2: perplexity. Those of un, and of ln in
-# its recipe, are in the README of its authors' code: means of five seeds, pre-norm, beam 5, average of 10 checkpoints.
-# For corpora that the paper does not have, the reports show another's scores for orientation.
-PUBLISHED: Dict[str, Dict[str, float]] = {
-    "iwslt14": {"ln": 35.5, "bn": 34.4, "pnv": 35.5, "pn": 35.9, "brn": 34.7, "mabn": 34.9, "gn": 35.7,
-                "un": 35.4, "ln-lr0.0007-warmup6000": 35.3},  # fmt: skip
-    "wmt14": {"ln": 29.5, "bn": 28.1, "pnv": 28.5, "pn": 30.1},
-    "ptb": {"ln": 53.2, "bn": 60.7, "pnv": 55.3, "pn": 47.6},
-    "wikitext103": {"ln": 20.9, "bn": 27.2, "pnv": 21.3, "pn": 17.9},
-}
 
 
 @dataclass(frozen=True)
@@ -111,7 +63,8 @@ class Table:
         about: what is compared, in a sentence or two.
         norms: rows, unless the user chooses.
         rows: norms and the flags of the recipe -> rows.
-        datasets: corpora it can be made for.
+        language_model: whether it is one of language models.
+        many: whether it can be made for a corpus whose trainings want many GPUs.
         choose: settings are compared on validation data alone; the test set is scored for the chosen one only.
         published: norms have published scores of their own in it.
         source: where those are from.
@@ -125,7 +78,8 @@ class Table:
     about: str
     norms: Tuple[str, ...]
     rows: Rows
-    datasets: Tuple[str, ...] = ("iwslt14", "wmt14", "multi30k", "demo")
+    language_model: bool = False
+    many: bool = True
     choose: bool = False
     published: bool = False
     source: str = "paper"
@@ -133,10 +87,16 @@ class Table:
     metric: Metric = Metric("tokenized", "BLEU")
     axis: Optional[str] = None
 
+    @property
+    def datasets(self) -> List[str]:
+        """Corpora it can be made for."""
+        fitting = {name: corpus for name, corpus in CORPORA.items() if corpus.language_model == self.language_model}
+        return [name for name, corpus in fitting.items() if self.many or corpus.processes == 1]
+
 
 def plain(norm: str) -> Row:
     """The recipe as it is."""
-    return Row(norm, LABELS[norm])
+    return Row(norm, label(norm))
 
 
 def one_for_each_norm(norms: Sequence[str], recipe: Flags) -> List[Row]:
@@ -146,7 +106,7 @@ def one_for_each_norm(norms: Sequence[str], recipe: Flags) -> List[Row]:
 
 def without_mask(norms: Sequence[str], recipe: Flags) -> List[Row]:
     """Language models that see the words they are to predict."""
-    return [Row(norm, LABELS[norm], LEAK, (LEAKING_FLAG,)) for norm in norms]
+    return [Row(norm, label(norm), LEAK, (LEAKING_FLAG,)) for norm in norms]
 
 
 def batch_sizes(norms: Sequence[str], recipe: Flags) -> List[Row]:
@@ -158,7 +118,7 @@ def batch_sizes(norms: Sequence[str], recipe: Flags) -> List[Row]:
             tokens = whole // share
             flags = ("--max-tokens", str(tokens), "--update-freq", str(share)) if share > 1 else ()
             variant = f"tokens{tokens}" if share > 1 else ""
-            rows.append(Row(norm, f"{LABELS[norm]}, {tokens} tokens", variant, flags, position=tokens))
+            rows.append(Row(norm, f"{label(norm)}, {tokens} tokens", variant, flags, position=tokens))
     return rows
 
 
@@ -177,9 +137,9 @@ def rivals(norms: Sequence[str], recipe: Flags) -> List[Row]:
         rows.append(row)
         if norm == BASELINE:
             lower, shorter = f"{rate * 7 / 15:g}", str(warmup * 3 // 4)
-            label = f"{LABELS[norm]}, lr {lower}, warm-up {shorter}"
             flags = ("--lr", lower, "--warmup-updates", shorter)
-            rows.append(Row(norm, label, f"lr{lower}-warmup{shorter}", flags))
+            shown = f"{label(norm)}, lr {lower}, warm-up {shorter}"
+            rows.append(Row(norm, shown, f"lr{lower}-warmup{shorter}", flags))
     return rows
 
 
@@ -195,7 +155,7 @@ def alphas(norms: Sequence[str], recipe: Flags) -> List[Row]:
                 usual = forward == backward == DEFAULT_ALPHA
                 flags = () if usual else ("--norm-alpha-fwd", forward, "--norm-alpha-bwd", backward)
                 variant = "" if usual else f"alpha{forward}-{backward}"
-                rows.append(Row(norm, f"{LABELS[norm]}, alpha {forward} forward, {backward} backward", variant, flags))
+                rows.append(Row(norm, f"{label(norm)}, alpha {forward} forward, {backward} backward", variant, flags))
     return rows
 
 
@@ -204,8 +164,8 @@ def paper_and_release(norms: Sequence[str], recipe: Flags) -> List[Row]:
     rows = []
     for norm in norms:
         if norm in ("pn", "bn"):
-            rows.append(Row(norm, f"{LABELS[norm]}, paper"))
-            rows.append(Row(norm, f"{LABELS[norm]}, release", "release", ("--norm-recipe", "release")))
+            rows.append(Row(norm, f"{label(norm)}, paper"))
+            rows.append(Row(norm, f"{label(norm)}, release", "release", ("--norm-recipe", "release")))
         else:
             rows.append(plain(norm))
     return rows
@@ -232,7 +192,7 @@ def settings(norms: Sequence[str], recipe: Flags) -> List[Row]:
             ]
         rows.append(plain(norm))
         for variant, flag, setting in changes:
-            rows.append(Row(norm, f"{LABELS[norm]}, {flag} {setting}", variant, (flag, setting)))
+            rows.append(Row(norm, f"{label(norm)}, {flag} {setting}", variant, (flag, setting)))
     return rows
 
 
@@ -254,7 +214,7 @@ TABLES = {
             "the checkpoint with the lowest validation loss.",
             ("ln", "bn", "pnv", "pn"),
             one_for_each_norm,
-            datasets=("ptb", "wikitext103", "text"),
+            language_model=True,
             published=True,
             metric=Metric("ppl", "perplexity", False),
         ),
@@ -266,7 +226,7 @@ TABLES = {
             "the published perplexities are reached with the leak and not without.",
             ("ln", "pn"),
             without_mask,
-            datasets=("ptb", "wikitext103", "text"),
+            language_model=True,
             published=True,
             metric=Metric("ppl", "perplexity", False),
         ),
@@ -297,7 +257,7 @@ TABLES = {
             "Statistics over a part of an update's tokens. The update always has as many, by gradient accumulation.",
             ("ln", "bn", "pnv", "pn"),
             batch_sizes,
-            datasets=("iwslt14", "multi30k", "demo"),
+            many=False,
             published_order=("pn", "ln", "pnv", "bn"),
             axis="tokens that statistics are taken over",
         ),
@@ -342,11 +302,10 @@ def find_table(name: str, dataset: str) -> Table:
 
 def table_rows(table: Table, dataset: str, norms: Sequence[str], user_flags: Flags) -> List[Row]:
     """The rows for these norms; what the user changes in the recipe counts."""
-    unknown = [norm for norm in norms if norm not in LABELS]
+    unknown = [norm for norm in norms if norm not in recipes.norm_names()]
     if unknown:
-        raise UserError(f"--norms {unknown[0]} is not known; choose from {', '.join(LABELS)}")
-    preset = DATASETS[dataset].recipe
-    recipe = {**recipes.recipe(preset, norms[0], recipes.usual_processes(preset)), **user_flags}
+        raise UserError(f"--norms {unknown[0]} is not known; choose from {', '.join(recipes.norm_names())}")
+    recipe = {**recipes.recipe(recipe_of(dataset), norms[0]), **user_flags}
     return table.rows(list(dict.fromkeys(norms)), recipe)
 
 
@@ -361,4 +320,4 @@ def baseline(row: Row, rows: Sequence[Row]) -> Optional[Row]:
 
 def published(name: str, dataset: str) -> Optional[float]:
     """The published score for a norm, or a row's name, on a corpus; where there is none, the one for orientation."""
-    return PUBLISHED[DATASETS[dataset].reference].get(name)
+    return CORPORA[CORPORA[dataset].reference].published.get(name)

@@ -10,9 +10,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from powernorm_fairseq.experiments.tables import catalogue
 from powernorm_fairseq.experiments.tables.catalogue import Row, Table
 from powernorm_fairseq.experiments.tables.compare import Comparisons
-from powernorm_fairseq.experiments.tables.run import RESULT, Run
+from powernorm_fairseq.experiments.tables.run import Run
 from powernorm_fairseq.experiments.tables.seeds import Estimate, estimate, mean_of_strata, probability_of_improvement
-from powernorm_fairseq.files import read_json
 
 ERRORS = 2  # standard errors that chance may make
 
@@ -80,7 +79,6 @@ class TableResult:
         seeds: that were asked for.
         rows: their results.
         chosen: the setting of each norm that validation data prefers, if the table chooses and all runs are there.
-        others: results in the same folder that are in no row of this table.
     """
 
     table: Table
@@ -88,7 +86,6 @@ class TableResult:
     seeds: List[int]
     rows: List[RowResult]
     chosen: Dict[str, RowResult] = field(default_factory=dict)
-    others: List[Dict[str, Any]] = field(default_factory=list)
 
     @property
     def metric(self) -> str:
@@ -110,6 +107,12 @@ class TableResult:
             return None
         ours, theirs = row.scores(self.metric), row.baseline.scores(self.metric)
         return mean([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+
+    def chance(self, row: RowResult) -> Optional[float]:
+        """What the difference from the baseline may come to without any effect; None if that cannot be known."""
+        if row.baseline is None:
+            return None
+        return chance(len(row.scores(self.metric)), len(row.baseline.scores(self.metric)), self.spread())
 
     def interval(self, row: RowResult) -> Optional[Estimate]:
         """The mean over the seeds with its bootstrap interval; None without a score."""
@@ -223,10 +226,8 @@ def gather(
     for result in found:
         if result.leaks:
             result.row = replace(result.row, label=result.row.label + catalogue.LEAKS)
-    own = {row.run_name(seed) for row in rows for seed in seeds}
-    others = [read_json(file) for file in sorted(folder.glob(f"*/{RESULT}")) if file.parent.name not in own]
     chosen = choose(found) if table.choose else {}
-    return TableResult(table, dataset, list(seeds), found, chosen, [result for result in others if result])
+    return TableResult(table, dataset, list(seeds), found, chosen)
 
 
 def order(rows: Sequence[Tuple[str, float]], decimals: int, higher_is_better: bool = True) -> str:

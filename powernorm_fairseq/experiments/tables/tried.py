@@ -5,12 +5,18 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq.experiments.tables.catalogue import LEAKING_FLAG
-from powernorm_fairseq.experiments.tables.document import Block, Grid, Paragraph, number
+from powernorm_fairseq.experiments.tables.document import Grid, Section, number
 from powernorm_fairseq.experiments.tables.results import chance, mean, pooled_spread
 from powernorm_fairseq.experiments.tables.run import RESULT
 from powernorm_fairseq.files import read_json
 
 Result = Dict[str, Any]
+TEXT = (
+    "Settings that were changed one by one, compared by the lowest validation loss alone; the test set played no part. "
+    "A run that is shorter than that of the plain recipe is compared with it after as many updates. By chance: what a "
+    "difference may come to without any effect, twice its standard error, from how far plain runs of one norm with "
+    "different seeds lie apart after as many updates; rows with more than that stand out."
+)
 # Changes that are no tries: those of the batch-size ablation, and of models that see the words they are to predict.
 TABLES_OWN = {"--update-freq", LEAKING_FLAG}
 HEADER = ("setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference", "by chance")
@@ -71,8 +77,8 @@ def best_ppl(result: Result, updates: int) -> Optional[float]:
     return min(early, key=lambda point: point["loss"])["ppl"] if early else None
 
 
-def tried(folders: Sequence[Path], dataset: str) -> Optional[List[Block]]:
-    """A table of all changed settings in some folders of runs; None if there are none.
+def tried(folders: Sequence[Path], dataset: str) -> Optional[Section]:
+    """A section with all changed settings in some folders of runs; None if there are none.
 
     A run is compared with the plain one of its own folder; if it is shorter, with that as it was after as many updates.
     How far seeds lie apart is known from its own folder, or else from the first.
@@ -94,14 +100,9 @@ def tried(folders: Sequence[Path], dataset: str) -> Optional[List[Block]]:
     if not tries:
         return None
     tries.sort(key=lambda each: each.rank)
-    text = (
-        "Settings that were changed one by one, compared by the lowest validation loss alone; the test set played no "
-        "part. A run that is shorter than that of the plain recipe is compared with it after as many updates. By "
-        "chance: what a difference may come to without any effect, twice its standard error, from how far plain runs "
-        "of one norm with different seeds lie apart after as many updates; rows with more than that stand out."
-    )
     strong = [index for index, each in enumerate(tries) if each.clear]
-    return [Grid(HEADER, [each.cells() for each in tries], strong), Paragraph(text)]
+    grid = Grid(HEADER, [each.cells() for each in tries], strong)
+    return Section("What was tried on validation data", grid=grid, text=TEXT)
 
 
 def _try(label: str, group: Sequence[Result], plain: Sequence[Result], deviation: Optional[float]) -> Try:

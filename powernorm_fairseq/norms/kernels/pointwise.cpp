@@ -1,5 +1,5 @@
-// DyT, Derf and ScaleNorm for CPUs: each direction is one sweep over rows of tokens. ../pointwise.py and ../scale_norm.py
-// say what is computed. x and dy are contiguous, float32 or bfloat16; the mask is contiguous; rows at padding are not read.
+// DyT, Derf, ScaleNorm and the mixture of PRepBN for CPUs: each direction is one sweep over rows of tokens.
+// ../pointwise.py, ../scale_norm.py and ../progressive_batch_norm.py say what is computed. x and dy are contiguous, float32 or bfloat16; the mask is contiguous; rows at padding are not read.
 // Sums are taken over blocks of rows that depend on their number alone, so no result depends on the number of threads.
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -72,13 +72,16 @@ struct Tokens {
   int64_t width, rows;
   bool half;
   const void* x;
-  const bool* padding;  // or null
+  std::vector<char> none;  // a mask of its own for input without one
+  const bool* padding;
 
   Tokens(const Tensor& x, const MaybeTensor& mask)
       : width(x.dim() > 0 ? x.size(x.dim() - 1) : 0), rows(width > 0 ? x.numel() / width : 0),
-        half(x.scalar_type() == ScalarType::BFloat16), x(x.const_data_ptr()), padding(nullptr) {
+        half(x.scalar_type() == ScalarType::BFloat16), x(x.const_data_ptr()) {
     STD_TORCH_CHECK(half || x.scalar_type() == ScalarType::Float, "x must be float32 or bfloat16");
     STD_TORCH_CHECK(width > 0 && x.is_contiguous(), "x must be contiguous and have a width");
+    if (!mask) none.resize(rows);
+    padding = reinterpret_cast<const bool*>(none.data());
     if (!mask) return;
     STD_TORCH_CHECK(mask->scalar_type() == ScalarType::Bool && mask->is_contiguous(), "padding must be bool, contiguous");
     STD_TORCH_CHECK(mask->numel() == rows, "padding has ", mask->numel(), " elements; there are ", rows, " tokens");
@@ -153,7 +156,7 @@ Floats columns_of(const MaybeTensor& tensor, int64_t width, float otherwise) {
 
 template <typename T>
 INLINE bool blank(const Tokens& tokens, int64_t row, T* to) {
-  if (tokens.padding == nullptr || !tokens.padding[row]) return false;
+  if (!tokens.padding[row]) return false;
   std::memset(static_cast<void*>(to), 0, sizeof(T) * tokens.width);
   return true;
 }
@@ -316,6 +319,111 @@ std::tuple<Tensor, Tensor> scale_backward(Tensor dy, Tensor x, MaybeTensor paddi
   return {dx, floats_of(sum.data(), 1)};
 }
 
+// y = x_hat * gamma + x * scale + shift, where x_hat is LayerNorm's.
+template <typename T>
+INLINE void apply_mixed(const Tokens& tokens, int64_t begin, int64_t end, float eps, const float* gamma,
+                        const float* scale, const float* shift, void* y, float* means, float* rstds) {
+  const int64_t width = tokens.width;
+  const float share = 1.0f / static_cast<float>(width);
+  for (int64_t row = begin; row < end; ++row) {
+    T* __restrict to = static_cast<T*>(y) + row * width;
+    if (blank(tokens, row, to)) continue;
+    const T* x = static_cast<const T*>(tokens.x) + row * width;
+    float sum = 0.0f, squares = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; ++i) sum += load(x[i]);
+    const float mean = sum * share;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; ++i) squares += (load(x[i]) - mean) * (load(x[i]) - mean);
+    const float rstd = 1.0f / std::sqrt(squares * share + eps);
+    means[row] = mean;
+    rstds[row] = rstd;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float own = load(x[i]);
+      store(to + i, (own - mean) * rstd * gamma[i] + own * scale[i] + shift[i]);
+    }
+  }
+}
+
+// dx = LayerNorm's + dy * a + (x - centre) * b + c; sums += dy * x_hat.
+template <typename T>
+INLINE void apply_mixed_gradient(const Tokens& tokens, int64_t begin, int64_t end, const void* dy, const float* gamma,
+                                 const float* means, const float* rstds, const float* a, const float* b,
+                                 const float* centre, const float* c, void* dx, float* sums) {
+  const int64_t width = tokens.width;
+  const float share = 1.0f / static_cast<float>(width);
+  float* __restrict of_gamma = sums;
+  for (int64_t row = begin; row < end; ++row) {
+    T* __restrict to = static_cast<T*>(dx) + row * width;
+    if (blank(tokens, row, to)) continue;
+    const T *x = static_cast<const T*>(tokens.x) + row * width, *grad = static_cast<const T*>(dy) + row * width;
+    const float mean = means[row], rstd = rstds[row];
+    float products = 0.0f, total = 0.0f;
+#pragma omp simd reduction(+ : products, total)
+    for (int64_t i = 0; i < width; ++i) {
+      const float g = load(grad[i]) * gamma[i];
+      products += g * (load(x[i]) - mean);
+      total += g;
+    }
+    const float along = products * rstd * share, level = total * share;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float own = load(x[i]), g = load(grad[i]), x_hat = (own - mean) * rstd;
+      of_gamma[i] += g * x_hat;
+      store(to + i, (g * gamma[i] - level - x_hat * along) * rstd + g * a[i] + (own - centre[i]) * b[i] + c[i]);
+    }
+  }
+}
+
+VECTORISED void mixed_pass(const Tokens& tokens, int64_t begin, int64_t end, float eps, const float* gamma,
+                           const float* scale, const float* shift, void* y, float* means, float* rstds) {
+  if (tokens.half) return apply_mixed<BFloat16>(tokens, begin, end, eps, gamma, scale, shift, y, means, rstds);
+  apply_mixed<float>(tokens, begin, end, eps, gamma, scale, shift, y, means, rstds);
+}
+
+VECTORISED void mixed_gradient_pass(const Tokens& tokens, int64_t begin, int64_t end, const void* dy,
+                                    const float* gamma, const float* means, const float* rstds, const float* a,
+                                    const float* b, const float* centre, const float* c, void* dx, float* sums) {
+  if (tokens.half)
+    return apply_mixed_gradient<BFloat16>(tokens, begin, end, dy, gamma, means, rstds, a, b, centre, c, dx, sums);
+  apply_mixed_gradient<float>(tokens, begin, end, dy, gamma, means, rstds, a, b, centre, c, dx, sums);
+}
+
+// Also the mean and 1 / std of each token.
+std::tuple<Tensor, Tensor> mixed_forward(Tensor x, MaybeTensor padding, double eps, Tensor gamma, Tensor scale,
+                                         Tensor shift) {
+  const Tokens tokens(x, padding);
+  const Floats gammas = columns_of(gamma, tokens.width, 1.0f), scales = columns_of(scale, tokens.width, 0.0f),
+               shifts = columns_of(shift, tokens.width, 0.0f);
+  const int64_t sizes[] = {2, tokens.rows};
+  const Tensor y = allocate_like(x, tokens), saved = allocate(sizes, 2, false);
+  float* means = static_cast<float*>(saved.mutable_data_ptr());
+  tokens.each([&](int64_t begin, int64_t end, int64_t) {
+    mixed_pass(tokens, begin, end, eps, gammas.data(), scales.data(), shifts.data(), y.mutable_data_ptr(), means,
+               means + tokens.rows);
+  });
+  return {y, saved};
+}
+
+std::tuple<Tensor, Tensor> mixed_backward(Tensor dy, Tensor x, MaybeTensor padding, Tensor gamma, Tensor saved, Tensor a,
+                                          Tensor b, Tensor centre, Tensor c) {
+  const Tokens tokens(x, padding);
+  STD_TORCH_CHECK(saved.numel() == 2 * tokens.rows && saved.scalar_type() == ScalarType::Float && saved.is_contiguous(),
+                  "saved must have two floats for each token");
+  const Floats gammas = columns_of(gamma, tokens.width, 1.0f), as = columns_of(a, tokens.width, 0.0f),
+               bs = columns_of(b, tokens.width, 0.0f), middle = columns_of(centre, tokens.width, 0.0f),
+               cs = columns_of(c, tokens.width, 0.0f);
+  const float* means = static_cast<const float*>(saved.const_data_ptr());
+  const void* grad = tokens.gradient(dy);
+  const Tensor dx = allocate_like(x, tokens);
+  const auto sums = tokens.sum(tokens.width, [&](int64_t begin, int64_t end, float* partial) {
+    mixed_gradient_pass(tokens, begin, end, grad, gammas.data(), means, means + tokens.rows, as.data(), bs.data(),
+                        middle.data(), cs.data(), dx.mutable_data_ptr(), partial);
+  });
+  return {dx, floats_of(sums.data(), tokens.width)};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(powernorm, library) {
@@ -327,6 +435,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(powernorm, library) {
       " -> (Tensor, Tensor, Tensor, Tensor)");
   library.def("scale_forward(Tensor x, Tensor? padding, float eps, float g) -> Tensor");
   library.def("scale_backward(Tensor dy, Tensor x, Tensor? padding, float eps, float g) -> (Tensor, Tensor)");
+  library.def(
+      "mixed_forward(Tensor x, Tensor? padding, float eps, Tensor gamma, Tensor scale, Tensor shift)"
+      " -> (Tensor, Tensor)");
+  library.def(
+      "mixed_backward(Tensor dy, Tensor x, Tensor? padding, Tensor gamma, Tensor saved, Tensor a, Tensor b, "
+      "Tensor centre, Tensor c) -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(powernorm, CPU, library) {
@@ -334,4 +448,6 @@ STABLE_TORCH_LIBRARY_IMPL(powernorm, CPU, library) {
   library.impl("pointwise_backward", TORCH_BOX(&pointwise_backward));
   library.impl("scale_forward", TORCH_BOX(&scale_forward));
   library.impl("scale_backward", TORCH_BOX(&scale_backward));
+  library.impl("mixed_forward", TORCH_BOX(&mixed_forward));
+  library.impl("mixed_backward", TORCH_BOX(&mixed_backward));
 }

@@ -51,6 +51,10 @@ def counter(tensor: Tensor) -> Tensor:
 class Batch:
     """The rows of a batch, and the passes over them. ``scales`` are those of an earlier pass, if there was one."""
 
+    means: MaybeTensor
+    padding: MaybeTensor
+    strides: Tuple[int, ...]
+
     def __init__(
         self, x: Tensor, padding: MaybeTensor, groups: int, eps: float, scales: MaybeTensor = None, keep: bool = False
     ) -> None:
@@ -144,7 +148,7 @@ class Batch:
     def gradient(
         self, dy: Tensor, centre: MaybeTensor, gamma: MaybeTensor, rstd: MaybeTensor, slope: MaybeTensor = None,
         offset: MaybeTensor = None, loss_scale: MaybeTensor = None, dx: bool = True, sums: bool = True,
-    ) -> Tuple[MaybeTensor, MaybeTensor]:
+    ) -> Tuple[Any, Any]:  # None for what is not asked for
         """What :func:`gradient_kernel` computes."""
         right = dy.dtype == self.x.dtype and dy.is_contiguous() and dy.numel() == self.x.numel()
         check(right, "dy must be contiguous, and of the size and type of x")
@@ -173,7 +177,7 @@ class Batch:
 class Squares(NamedTuple):
     """Sums of squares by block."""
 
-    sums: MaybeTensor  # blocks x C, each square divided by the unit
+    sums: Any  # None if not asked for; blocks x C, each square divided by the unit
     counts: MaybeTensor  # tokens of each block; all rows if there is none
     blocks: int
     unit: float
@@ -297,7 +301,7 @@ def power_forward(
     numbers = (batch.rows, width, warmup)
     if warmup > 0:
         found, power = squares or batch.squares(t, warmup), batch.new(width)
-        columns = (*found[:2], running_psi2, t, None, power, None, None, found.blocks)
+        columns: Tuple[Any, ...] = (*found[:2], running_psi2, t, None, power, None, None, found.blocks)
         batch._columns(tk.power_columns_kernel, *columns, *numbers, found.unit, 1 - alpha, eps)
     y, found = batch.forward(None, power, gamma, beta, squares is None)
     found, saved, new = squares or found, batch.new(2 * width + 1), batch.new(width)
