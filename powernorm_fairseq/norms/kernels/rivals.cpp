@@ -1,4 +1,4 @@
-// DyT, Derf, ScaleNorm and the mixture of PRepBN for CPUs, each direction one sweep over rows of tokens; UN's columns.
+// DyT, Derf, ScaleNorm and the mixture of PRepBN for CPUs, each direction one sweep over rows of tokens; columns of UN and RBN.
 // ../pointwise.py, ../scale_norm.py, ../progressive_batch_norm.py and ../unified_norm.py say what is computed. x and dy are contiguous, float32 or bfloat16; the mask is contiguous; rows at padding are not read.
 // Sums are taken over blocks of rows that depend on their number alone, so no result depends on the number of threads.
 
@@ -515,6 +515,27 @@ std::tuple<Tensor, Tensor> unified_backward_columns(Tensor sums, MaybeTensor gam
   return {e, g};
 }
 
+// RBN's penalty and its gradients from the columns of batch_forward; penalty_of() in ../regularised_batch_norm.py.
+std::tuple<Tensor, Tensor> penalty_columns(Tensor columns, Tensor running_mean, Tensor running_var, double eps,
+                                           double of_mean, double of_var) {
+  const int64_t width = running_mean.numel(), one = 1, length = 2 * width;
+  const float *centre = floats(columns, 4 * width + 2, "columns"), *rstd = centre + width, count = centre[4 * width];
+  const float *mean = floats(running_mean, width, "running_mean"), *var = floats(running_var, width, "running_var");
+  const Tensor penalty = allocate(&one, 1, false), extra = allocate(&length, 1, false);
+  float* to = static_cast<float*>(extra.mutable_data_ptr());
+  const double real = count > 0 ? 1.0 : 0.0, share = 2.0 * real / std::max(count, 1.0f);
+  double means = 0.0, vars = 0.0;
+  for (int64_t i = 0; i < width; ++i) {
+    const double gap = centre[i] - mean[i], spread = 1.0 / (static_cast<double>(rstd[i]) * rstd[i]) - eps - var[i];
+    means += gap * gap;
+    vars += std::abs(spread);
+    to[i] = static_cast<float>(of_mean * share * gap);
+    to[width + i] = static_cast<float>(of_var * share * ((spread > 0) - (spread < 0)));
+  }
+  *static_cast<float*>(penalty.mutable_data_ptr()) = static_cast<float>(real * (of_mean * means + of_var * vars));
+  return {penalty, extra};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(powernorm, library) {
@@ -538,6 +559,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(powernorm, library) {
   library.def(
       "unified_backward_columns(Tensor sums, Tensor? gamma, Tensor columns, float scale, Tensor(a!) grad_window, "
       "Tensor(b!) grad_mean, float momentum, bool moves) -> (Tensor, Tensor)");
+  library.def(
+      "penalty_columns(Tensor columns, Tensor running_mean, Tensor running_var, float eps, float of_mean, float of_var)"
+      " -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(powernorm, CPU, library) {
@@ -547,6 +571,7 @@ STABLE_TORCH_LIBRARY_IMPL(powernorm, CPU, library) {
   library.impl("scale_backward", TORCH_BOX(&scale_backward));
   library.impl("mixed_forward", TORCH_BOX(&mixed_forward));
   library.impl("mixed_backward", TORCH_BOX(&mixed_backward));
+  library.impl("penalty_columns", TORCH_BOX(&penalty_columns));
   library.impl("unified_columns", TORCH_BOX(&unified_columns));
   library.impl("unified_backward_columns", TORCH_BOX(&unified_backward_columns));
 }
