@@ -1,6 +1,7 @@
 """A report as sections, and the two ways to write it down: Markdown, and one HTML page that needs nothing else."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
@@ -74,10 +75,10 @@ def to_markdown(title: str, sections: Sequence[Section]) -> str:
 
 def to_html(title: str, sections: Sequence[Section]) -> str:
     """The report as one page: style and figures are in it, nothing is fetched."""
-    try:
-        import jinja2
-    except ImportError:
-        raise UserError("reports need jinja2: pip install 'powernorm-fairseq[figures]'") from None
+    if find_spec("jinja2") is None:
+        raise UserError("reports need jinja2: pip install 'powernorm-fairseq[figures]'")
+    import jinja2
+
     loader = jinja2.FileSystemLoader(str(Path(__file__).parent))
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template(TEMPLATE).render(title=title, sections=sections)

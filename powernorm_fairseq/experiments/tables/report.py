@@ -1,6 +1,7 @@
 """The report of a table: the same sections as Markdown and as a page."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -165,10 +166,10 @@ def _legend(result: TableResult) -> str:
 
 def _figures(result: TableResult) -> List[Tuple[str, str]]:
     """Captions and charts."""
-    try:
-        from powernorm_fairseq.figures.charts import Line, dots_chart, lines_chart
-    except ImportError:
-        raise UserError("reports need matplotlib: pip install 'powernorm-fairseq[figures]'") from None
+    if find_spec("matplotlib") is None:
+        raise UserError("reports need matplotlib: pip install 'powernorm-fairseq[figures]'")
+    from powernorm_fairseq.figures.charts import Line, dots_chart, lines_chart
+
     figures = []
     unit = result.table.metric.label
     if result.table.axis is not None:
