@@ -151,7 +151,8 @@ class _Unified(ops._Norm):
             columns = torch.ops.powernorm.unified_columns.default(
                 sums, *state, eps, momentum, warmup, FIRST_STEPS, outliers, moves
             )
-            given, saved = columns[: sums.numel()], (columns,)
+            saved: Tuple[Tensor, ...] = (columns,)
+            given = columns[: sums.numel()]
         else:
             by = divisor(mean(sums[:-1], count), *state, eps, warmup, outliers)
             given, saved = torch.cat([by.s * count, count]), (by.rstd, by.r, by.own, by.outlier, by.slot, count)
