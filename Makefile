@@ -6,12 +6,14 @@ PYTHON ?=
 PYTHON_CLASSIC ?=
 PYTEST_ARGS ?=
 unexport PYTHONPATH
+# The extra `docs`, in the versions that were tested.
+DOCS_TOOLS = mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrings-python==2.0.10
 
 # Runs in the environment $(1). Two processes of one thread each: torch's own threads only get in each other's way.
 in_venv = PATH="$(CURDIR)/$(1)/bin:$$PATH"
 pytest = OMP_NUM_THREADS=1 $(call in_venv,$(1)) python -m pytest -n 2
 
-.PHONY: help setup demo test test-slow test-triton lint setup-classic test-classic test-all-pythons wheel slurm-deps \
+.PHONY: help setup demo test test-slow test-triton lint setup-classic test-classic test-all-pythons wheel docs slurm-deps \
   browser-deps clean
 
 help:  ## list the targets (the default)
@@ -33,8 +35,11 @@ test-triton: setup  ## add triton to .venv and test the GPU kernels in its inter
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.9.0
 	@TRITON_INTERPRET=1 $(call pytest,.venv) tests/norms/test_kernels_triton.py $(PYTEST_ARGS)
 
-lint: setup  ## check the Python code with ruff and the shell scripts with shellcheck
+lint: setup  ## check the Python code with ruff and mypy, shell scripts with shellcheck, the Containerfile with hadolint
 	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@if [ -x .venv/bin/hadolint ]; then .venv/bin/hadolint Containerfile; \
+	else echo "lint: hadolint is not installed, so the Containerfile was not checked"; fi
 	@if command -v shellcheck >/dev/null; then \
 	  git ls-files -z --cached --others --exclude-standard '*.sh' '*.sbatch' .ci/run | xargs -0 shellcheck -x; \
 	else echo "lint: shellcheck is not installed, so the shell scripts were not checked"; fi
@@ -47,6 +52,11 @@ test-classic: setup-classic  ## run the tests in .venv-classic
 
 wheel: setup  ## build the source archive and the wheel with the C++ operators, in dist/
 	@scripts/wheel.sh .venv/bin/python
+
+docs: setup  ## add mkdocs to .venv and build the documentation as a site, in site/; a broken link is an error
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check $(DOCS_TOOLS)
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "docs: site/index.html"
 
 test-all-pythons:  ## run the tests with Python 3.11, 3.12 and 3.13 and the classic stack, as far as they are found
 	@scripts/test_pythons.sh $(PYTEST_ARGS)
@@ -72,5 +82,5 @@ browser-deps:  ## install chromium from Debian's packages, for the tests of the 
 	fi
 
 clean:  ## remove both environments and what the tools leave behind; results stay
-	rm -rf .venv .venv-* .venv.l* build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .venv.l* build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ from benchmarks.norms import padding_mask
 from benchmarks.sync import build
 from powernorm_fairseq.models.fold import fold
 
-REFERENCE, FOLDABLE = "ln", ("bn", "brn", "mabn", "pnv", "pn")
+REFERENCE, FOLDABLE = "ln", ("bn", "brn", "mabn", "pnv", "pn", "rbn", "un")
 ARCHITECTURES = {"demo": "powernorm_tiny", "small": "powernorm_iwslt_de_en"}
 
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The time and memory of every norm in every implementation, beside torch's own norms, as ratios.
 
-All candidates of one shape run turn by turn in one process, in changing order. A ratio is that of two medians; the
-range behind it has the quartiles of the ratios within each round. Our norms get T x B x C, with the padding mask as
-fairseq's encoder hands it on (a transposed view) and without a mask; torch's get the same rows without a mask. "Frozen"
-is a step in evaluation mode, with gradients. "Saved" is what autograd keeps for the backward, as distinct storages,
-parameters aside. --encoder measures six encoder layers of torch with PN beside LN, eager and compiled. The program
-starts itself again with a fixed allocator.
+All candidates of one shape run turn by turn in one process, in changing order; a turn is some steps in a row (--steps),
+because a model calls its norms again and again, and counts as their median. A ratio is that of two medians over the
+rounds; the range behind it has the quartiles of the ratios within each round. Our norms get T x B x C, with the padding
+mask as fairseq's encoder hands it on (a transposed view) and without a mask; torch's get the same rows without a mask.
+"Frozen" is a step in evaluation mode, with gradients. "Saved" is what autograd keeps for the backward, as distinct
+storages, parameters aside. --encoder measures six encoder layers of torch with PN beside LN, eager and compiled. The
+program starts itself again with a fixed allocator.
 """
 
 import argparse
@@ -21,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import bandwidth, interleave
-from powernorm_fairseq.norms import build_norm, convert_norms, norm_names
-from powernorm_fairseq.norms.kernels import available
+from powernorm_fairseq.norms import build_norm, convert_norms, norm_names, take_penalty
+from powernorm_fairseq.norms.kernels import KERNELS, available
 
 LAYER_NORM, BATCH_NORM, RMS_NORM = "nn.LayerNorm", "nn.BatchNorm1d", "nn.RMSNorm"
 # The layer-scale that a norm usually has in a model; bn and pnv are measured without as well, like nn.BatchNorm1d.
@@ -32,6 +33,7 @@ LAYER_SCALES = {
     "mabn": ("layer",),
     "pnv": ("none", "head"),
     "pn": ("head",),
+    "rbn": ("layer",),
 }
 DTYPES = ("float32", "bfloat16")
 PARTS = ("forward", "backward", "training", "frozen", "inference")
@@ -104,7 +106,9 @@ def _padding_share(shape: Shape) -> float:
     return round(padding_mask(shape.length, shape.positions // shape.length).float().mean().item(), 3)
 
 
-def candidates(shape: Shape, dtype: torch.dtype, norms: Sequence[str], device: str) -> List[Candidate]:
+def candidates(
+    shape: Shape, dtype: torch.dtype, norms: Sequence[str], kernels: Sequence[str], device: str
+) -> List[Candidate]:
     """Torch's norms and ours, on one batch; the reference comes first."""
     torch.manual_seed(1)
     mask = padding_mask(shape.length, shape.positions // shape.length).to(device)
@@ -114,44 +118,51 @@ def candidates(shape: Shape, dtype: torch.dtype, norms: Sequence[str], device: s
     found = [Candidate(name, "", "torch", kind(shape.width), (rows,)) for name, kind in torchs.items() if kind]
     for name in norms:
         for layer_scale in LAYER_SCALES.get(name, ("none",)):
-            for kernel in available(device):
+            for kernel in kernels:
                 for inputs in ((x, mask), (x,)):
                     options = {"groups": shape.groups, "layer_scale": layer_scale, "kernel": kernel}
+                    options["updates"] = 10**6  # prepbn: both of its parts for all of the measurement
                     found.append(Candidate(name, layer_scale, kernel, build_norm(name, shape.width, **options), inputs))
     for candidate in found:
         candidate.module.to(device=device, dtype=dtype)
     return found
 
 
-def runner(candidate: Candidate, now: Callable[[], float]) -> Callable[[], Dict[str, float]]:
-    """A function that does one step of each part and returns the seconds."""
+def runner(candidate: Candidate, now: Callable[[], float], steps: int) -> Callable[[], Dict[str, float]]:
+    """A function that does some steps of each part in a row and returns the median seconds of a step."""
     module, inputs = candidate.module, candidate.inputs
     wanted = [inputs[0], *module.parameters()]
     gradient = torch.randn_like(inputs[0])
 
-    def run() -> Dict[str, float]:
-        module.train()
+    def train() -> Dict[str, float]:
         start = now()
-        output = module(*inputs)
+        outputs, gradients = [module(*inputs)], [gradient]
+        penalty = take_penalty(module)
+        if penalty is not None:  # a part of the loss
+            outputs, gradients = [*outputs, penalty], [gradient, torch.ones_like(penalty)]
         between = now()
-        gradients = torch.autograd.grad(output, wanted, gradient)
+        torch.autograd.grad(outputs, wanted, gradients)
         end = now()
-        del output, gradients
-        module.eval()
-        begin = now()
+        return {"forward": between - start, "backward": end - between, "training": end - start}
+
+    def frozen() -> Dict[str, float]:
+        start = now()
         torch.autograd.grad(module(*inputs), wanted, gradient)
-        frozen = now() - begin
-        with torch.no_grad():
-            before = now()
-            module(*inputs)
-            after = now()
-        return {
-            "forward": between - start,
-            "backward": end - between,
-            "training": end - start,
-            "frozen": frozen,
-            "inference": after - before,
-        }
+        return {"frozen": now() - start}
+
+    @torch.no_grad()
+    def infer() -> Dict[str, float]:
+        start = now()
+        module(*inputs)
+        return {"inference": now() - start}
+
+    def run() -> Dict[str, float]:
+        medians = {}
+        for part, training in ((train, True), (frozen, False), (infer, False)):
+            module.train(training)
+            times = [part() for _ in range(steps)]
+            medians.update({name: statistics.median(step[name] for step in times) for name in times[0]})
+        return medians
 
     return run
 
@@ -200,9 +211,9 @@ def _tensors(value: Any, seen: Set[int]) -> List[Tensor]:
 def measure(shape: Shape, dtype: str, threads: int, args: argparse.Namespace) -> List[Dict[str, Any]]:
     """All candidates of one shape and type on so many threads: one row of facts for each."""
     torch.set_num_threads(threads)
-    found = candidates(shape, getattr(torch, dtype), args.norms, args.device)
+    found = candidates(shape, getattr(torch, dtype), args.norms, args.kernels, args.device)
     now = interleave.stopwatch(args.device)
-    runners = {candidate.label: runner(candidate, now) for candidate in found}
+    runners = {candidate.label: runner(candidate, now, args.steps) for candidate in found}
     times = interleave.interleave(runners, args.rounds, args.warmup_rounds)
     saved = {candidate.label: saved_bytes(candidate) for candidate in found}
     labels = {candidate.name: candidate.label for candidate in found if candidate.kernel == "torch"}
@@ -246,6 +257,23 @@ def goals(facts: Dict[str, Any]) -> List[Dict[str, Any]]:
                 found[where] = row["saved_ratio"] if part == "saved" else row["ratios"][to][part][0]
         return found
 
+    def beside(norm: str, scale: str, *others: Tuple[str, str]) -> Dict[str, Any]:
+        """Where -> the time of a training step of a norm over that of others, one after the other."""
+        every = [row for row in facts["results"] if row["dtype"] == "float32" and row["kernel"] in (fused, "torch")]
+        found = {}
+        for row in rows:
+            if (row["norm"], row["layer_scale"]) != (norm, scale):
+                continue
+            same = [other for other in every if (other["shape"], other["threads"]) == (row["shape"], row["threads"])]
+            same = [other for other in same if other["kernel"] == "torch" or other["mask"] == row["mask"]]
+            times = [other["ms"]["training"] for other in same if (other["norm"], other["layer_scale"]) in others]
+            if len(times) == len(others):
+                mask = "mask" if row["mask"] == "yes" else "no mask"
+                where = f"{Shape.parse(row['shape']).width}, {mask}, {row['threads']} thr."
+                found[where] = row["ms"]["training"] / sum(times)
+        return found
+
+    later = ["dyt", "derf", "scalenorm"]
     found = [
         (f"training, pn to {LAYER_NORM}, width 512 and more", 0.95, at(["pn"], "head", LAYER_NORM, "training", 512)),
         (f"training, pn to {LAYER_NORM}, smaller width", 1.05, at(["pn"], "head", LAYER_NORM, "training", 0, 512)),
@@ -254,6 +282,10 @@ def goals(facts: Dict[str, Any]) -> List[Dict[str, Any]]:
         (f"training, ln, rms, gn to {LAYER_NORM}", 1.2, at(["ln", "rms", "gn"], "none", LAYER_NORM, "training")),
         (f"training, bn, pnv to {BATCH_NORM}", 1.0, at(["bn", "pnv"], "none", BATCH_NORM, "training")),
         (f"training, brn and mabn to {BATCH_NORM}", 1.3, at(["brn", "mabn"], "layer", BATCH_NORM, "training")),
+        (f"training, dyt, derf, scalenorm to {LAYER_NORM}", 1.2, at(later, "none", LAYER_NORM, "training")),
+        ("training, rbn to bn", 1.1, beside("rbn", "layer", ("bn", "layer"))),
+        ("training, un to mabn", 1.0, beside("un", "none", ("mabn", "layer"))),
+        (f"training, prepbn to {LAYER_NORM} and bn", 1.0, beside("prepbn", "none", (LAYER_NORM, ""), ("bn", "none"))),
         (f"saved, pn to {LAYER_NORM}", 1.1, at(["pn"], "head", LAYER_NORM, "saved")),
     ]
     entries = [interleave.goal(*goal) for goal in found]
@@ -342,6 +374,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtypes", type=dtypes, default=list(DTYPES), metavar="T,T", help="default: all")
     parser.add_argument("--shapes", type=parse_shapes, metavar="S,S", help=f"positions x width / heads ({SHAPES})")
     parser.add_argument("--threads", type=interleave.numbers, metavar="N,N", help="default: 1 and the number of cores")
+    kernels = interleave.choices(KERNELS[1:], "kernel")
+    parser.add_argument("--kernels", type=kernels, metavar="K,K", help="default: all that serve the device")
+    parser.add_argument("--steps", type=interleave.number, default=5, help="steps in a row (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="default: cpu")
     parser.add_argument("--encoder", action="store_true", help="also measure an encoder, compiled (some minutes)")
     return parser
@@ -350,13 +385,15 @@ def build_parser() -> argparse.ArgumentParser:
 def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
     """The numbers of all shapes, types and numbers of threads."""
     args.shapes = args.shapes or parse_shapes(QUICK_SHAPES if args.quick else SHAPES)
+    args.kernels = args.kernels or available(args.device)
     args.threads = args.threads or ([1] if args.quick else sorted({1, interleave.cores()}))
     facts: Dict[str, Any] = {
-        "kernels": available(args.device),
+        "kernels": args.kernels,
         "shapes": [str(shape) for shape in args.shapes],
         "dtypes": args.dtypes,
         "threads": args.threads,
         "rounds": args.rounds,
+        "steps": args.steps,
         "peak": bandwidth.peak(args.device),
         "padding": {str(shape): _padding_share(shape) for shape in args.shapes},
         "results": [],

@@ -107,7 +107,8 @@ def measure(args: argparse.Namespace, norm: str, size: int) -> Dict[str, Any]:
 
 def collectives(norm: str, layers: int, width: int) -> List[int]:
     """Bytes of each all-reduce of a step: one for each norm and direction, float32."""
-    vectors = {"bn": (2, 2), "brn": (2, 2), "pnv": (1, 1), "mabn": (1, 1), "pn": (1, 2)}[norm]
+    vectors = {"bn": (2, 2), "brn": (2, 2), "pnv": (1, 1), "mabn": (1, 1), "pn": (1, 2)}
+    vectors = {**vectors, "rbn": (2, 2), "un": (1, 1), "prepbn": (2, 2)}[norm]
     return [4 * (count * width + 2) for _ in range(2 * layers + 1) for count in vectors]
 
 

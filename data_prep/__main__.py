@@ -1,11 +1,16 @@
-"""``python -m data_prep CORPUS ...``, behind the shell scripts of this folder; ``lm`` is for language modelling."""
+"""``python -m data_prep CORPUS ...``."""
 
 import sys
+from typing import List, Optional
 
-from data_prep import corpora, lm
+from data_prep import corpora
 from data_prep.errors import run_main
 
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Runs the command line; an error is one sentence. Returns the exit status."""
+    return run_main(corpora.main, argv)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["lm"]:
-        sys.exit(run_main(lm.main, sys.argv[2:]))
-    sys.exit(run_main(corpora.main))
+    sys.exit(main())

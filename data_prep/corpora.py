@@ -1,50 +1,55 @@
-"""The command line of the parallel corpora: ``data_prep/{iwslt14,wmt14,multi30k,text}.sh``."""
+"""The command line: a subcommand for each corpus."""
 
 import argparse
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import List, Optional
 
+from data_prep import lm
+from data_prep.demo_corpus import write_corpus
 from data_prep.errors import DataPrepError
+from data_prep.manifest import writing_folder
 from data_prep.pipeline import STAGES, SUBWORDS, Options, Pipeline
 from data_prep.recipes import WMT14_RECIPES, Recipe, Steps, iwslt14, multi30k, text, wmt14
-from data_prep.stages import SPLITS
-
-_SUMMARIES = {name: (function.__doc__ or "").splitlines()[0] for name, function in
-              (("iwslt14", iwslt14), ("wmt14", wmt14), ("multi30k", multi30k), ("text", text))}  # fmt: skip
+from data_prep.stages import SPLITS, add_common_options
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(prog="data_prep", description="Prepare a corpus, from download to fairseq's data.")
-    commands = parser.add_subparsers(dest="recipe_name", metavar="CORPUS", required=True)
-    for name, summary in _SUMMARIES.items():
-        command = commands.add_parser(
-            name,
-            prog=f"data_prep/{name}.sh",
-            help=summary,
-            description=summary + (_WMT14_HELP if name == "wmt14" else ""),
-            epilog="A second run goes on after the last finished stage. PYTHON names the interpreter to use; otherwise "
-            "it is .venv/bin/python of the checkout, else python3 from PATH.",
-        )
-        _add_options(command, archives=name != "text")
-        if name == "wmt14":
-            command.add_argument(
-                "--recipe",
-                choices=WMT14_RECIPES,
-                default="release",
-                help="release: as the PowerNorm paper's, valid is newstest2013, 1 to 80 tokens, 32,764 merges; "
-                "fairseq: as prepare-wmt14en2de.sh, every 100th line is valid, 40,000 merges are learned on uncleaned "
-                "text, then 1 to 250 subwords and ratio 1.5; fairseq-icml17: that with v9 (default: %(default)s)",
-            )
-        if name == "multi30k":
-            command.add_argument(
-                "--test-set", choices=("2016", "2017"), default="2016", help="Flickr test set (default: %(default)s)"
-            )
-        if name == "text":
-            _add_text_options(command)
+    commands = parser.add_subparsers(dest="corpus", metavar="CORPUS", required=True)
+
+    def add(name: str, summary: str, more: str = "", archives: bool = True) -> argparse.ArgumentParser:
+        after = "A second run goes on after the last finished stage."
+        command = commands.add_parser(name, help=summary, description=summary + more, epilog=after)
+        _add_options(command, archives)
+        command.set_defaults(make=_pipeline)
+        return command
+
+    add("iwslt14", _summary(iwslt14))
+    add("wmt14", _summary(wmt14), _WMT14_HELP).add_argument(
+        "--recipe",
+        choices=WMT14_RECIPES,
+        default="release",
+        help="release: as the PowerNorm paper's, valid is newstest2013, 1 to 80 tokens, 32,764 merges; "
+        "fairseq: as prepare-wmt14en2de.sh, every 100th line is valid, 40,000 merges are learned on uncleaned "
+        "text, then 1 to 250 subwords and ratio 1.5; fairseq-icml17: that with v9 (default: %(default)s)",
+    )
+    add("multi30k", _summary(multi30k)).add_argument(
+        "--test-set", choices=("2016", "2017"), default="2016", help="Flickr test set (default: %(default)s)"
+    )
+    _add_text_options(add("text", _summary(text), archives=False))
+    demo = add("demo", "The demo's German-English, made up by a grammar: 8,000 / 400 / 400 pairs.", archives=False)
+    demo.add_argument("--pairs", type=int, default=8000, metavar="N", help="of train (default: %(default)s)")
+    demo.add_argument("--seed", type=int, default=1, metavar="S", help="another one, another corpus (default: 1)")
+    lm.add_corpora(commands.add_parser("lm", help="Text for language modelling.", description=lm.DESCRIPTION))
     return parser
+
+
+def _summary(recipe: object) -> str:
+    return (recipe.__doc__ or "").splitlines()[0]
 
 
 _WMT14_HELP = (
@@ -88,26 +93,15 @@ def _add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_options(parser: argparse.ArgumentParser, archives: bool) -> None:
-    """Adds the options that all recipes have."""
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the results go")
+    """Adds the options that all parallel corpora have."""
+    add_common_options(parser, STAGES, archives)
     if archives:
-        parser.add_argument(
-            "--from",
-            dest="source",
-            type=Path,
-            metavar="DIR",
-            help="archives already downloaded, under their published names (default: fetch them to OUT/archives)",
-        )
-        parser.add_argument(
-            "--mirror", action="append", default=[], metavar="URL", help="folder on a server to try first; repeatable"
-        )
         parser.add_argument(
             "--bpe",
             choices=SUBWORDS,
             default="subword-nmt",
             help="subword-nmt on Moses tokens, or sentencepiece on plain text (default: %(default)s)",
         )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
     parser.add_argument(
         "--bpe-tokens", type=int, metavar="N", help="merges, or pieces of sentencepiece (default: the recipe's)"
     )
@@ -124,14 +118,11 @@ def _add_options(parser: argparse.ArgumentParser, archives: bool) -> None:
     parser.add_argument(
         "--bpe-dropout", type=float, default=0.0, metavar="P", help="leave out merges in train (default: %(default)s)"
     )
-    parser.add_argument("--until", choices=STAGES, default="bin", help="last stage to do (default: %(default)s)")
-    parser.add_argument("--overwrite", action="store_true", help="redo stages whose options have changed")
     parser.add_argument(
         "--lenient",
         action="store_true",
         help="accept empty lines, carriage returns and byte order marks, as the Perl recipe does",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
 
 
 def _ending(path: Path) -> str:
@@ -168,34 +159,46 @@ def _own_text(args: argparse.Namespace) -> Recipe:
     return text(files, langs, steps)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Runs the command line; returns the exit status."""
-    args = build_parser().parse_args(argv)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S")
+def _demo(args: argparse.Namespace) -> Recipe:
+    """The recipe of the demo's corpus, which is written first; it has tokens already."""
+    if args.pairs < 1:
+        raise DataPrepError(f"--pairs {args.pairs} makes no sense; give 1 or more")
+    folder = args.out / "text" / f"{args.pairs}-{args.seed}"
+    if not args.dry_run and not folder.exists():
+        with writing_folder(folder) as part:
+            write_corpus(part, {"train": args.pairs, "valid": 400, "test": 400}, args.seed)
+    files = {split: [(folder / (split + ".de"), folder / (split + ".en"))] for split in SPLITS}
+    return replace(text(files, ("de", "en"), Steps(tokenize=False)), name="demo", bpe_tokens=500)
+
+
+def _pipeline(args: argparse.Namespace) -> Pipeline:
+    """What prepares a parallel corpus."""
     subwords = getattr(args, "bpe", "subword-nmt")
-    if args.recipe_name == "wmt14":
+    if args.corpus == "wmt14":
         recipe = wmt14(args.recipe)
-    elif args.recipe_name == "multi30k":
+    elif args.corpus == "multi30k":
         recipe = multi30k(args.test_set)
-    elif args.recipe_name == "text":
+    elif args.corpus == "text":
         recipe, subwords = _own_text(args), {"moses": "subword-nmt"}.get(args.recipe, args.recipe)
     else:
-        recipe = iwslt14()
-    options = Options(
-        out=args.out,
-        source=getattr(args, "source", None),
-        workers=args.workers,
+        recipe = _demo(args) if args.corpus == "demo" else iwslt14()
+    options = Options.of(
+        args,
         subwords=subwords,
         bpe_tokens=args.bpe_tokens,
         vocabulary_threshold=args.vocabulary_threshold,
         glossaries=tuple(args.glossaries),
         bpe_dropout=args.bpe_dropout,
-        mirrors=tuple(getattr(args, "mirror", ())),
-        until=args.until,
-        overwrite=args.overwrite,
         lenient=args.lenient,
     )
-    pipeline = Pipeline(recipe, options)
+    return Pipeline(recipe, options)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Runs the command line; returns the exit status."""
+    args = build_parser().parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S")
+    pipeline = args.make(args)
     if args.dry_run:
         print("\n".join(pipeline.plan()))
         return 0

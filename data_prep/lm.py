@@ -9,7 +9,6 @@ import argparse
 import functools
 import logging
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -25,7 +24,7 @@ from data_prep.normalize import lowercase
 from data_prep.parallel import WorkerPool, read_chunks
 from data_prep.progress import progress_bar
 from data_prep.readers import Text
-from data_prep.stages import SPLITS, StagedRun
+from data_prep.stages import SPLITS, RunOptions, StagedRun, add_common_options
 from data_prep.tokenizer import prepare_text
 
 logger = logging.getLogger("data_prep")
@@ -36,36 +35,24 @@ FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(RunOptions):
     """How a corpus is prepared.
 
     Attributes:
-        out: output folder.
-        source: folder with the archive already downloaded; ``None`` fetches it.
         texts: split -> text files, for the recipe ``text``.
         tokenize: language to tokenise, as Moses does but without XML escapes; ``None`` takes words as they are.
         lowercase: lower-case the words.
         min_count: words that training has less often become ``<unk>``.
         max_words: at most so many words, the most frequent ones; ``None`` sets no limit.
         bpe_tokens: merges of subword-nmt, learned on train; ``None`` leaves words whole.
-        workers: processes; ``None`` means all cores.
-        mirrors: addresses to try first.
-        until: last stage.
-        overwrite: do stages again whose options have changed.
     """
 
-    out: Path
-    source: Optional[Path] = None
     texts: Optional[Dict[str, Tuple[Path, ...]]] = None
     tokenize: Optional[str] = None
     lowercase: bool = False
     min_count: int = 1
     max_words: Optional[int] = None
     bpe_tokens: Optional[int] = None
-    workers: Optional[int] = None
-    mirrors: Tuple[str, ...] = ()
-    until: str = "bin"
-    overwrite: bool = False
 
 
 class _Chunk(NamedTuple):
@@ -207,11 +194,7 @@ class LMPipeline(StagedRun):
 
     def _stage_bpe(self, key: str, pool: WorkerPool) -> None:
         """Learns subwords on train and applies them to all splits."""
-        counts: Dict[str, int] = {}
-        with open(str(self.out / "tok" / "train.txt"), "rb") as stream:
-            for part in pool.map(bpe.count_words, read_chunks(stream)):
-                for word, count in part.items():
-                    counts[word] = counts.get(word, 0) + count
+        counts = pool.count(bpe.count_words, self.out / "tok" / "train.txt")
         if UNKNOWN in counts:
             raise DataPrepError(f"train has the word {UNKNOWN}, which has no subwords; leave out --bpe-tokens")
         logger.info("learning from %d different words", len(counts))
@@ -236,7 +219,7 @@ class LMPipeline(StagedRun):
         texts = self._paths("tok" if self.options.bpe_tokens is None else "bpe")
         target = self.out / "bin"
         with writing_folder(target) as folder:
-            counts = binarize.count_files([texts["train"]], pool)
+            counts = pool.count(binarize.count_tokens, texts["train"])
             words = binarize.make_dictionary(counts, self.options.min_count, self.options.max_words or -1)
             binarize.write_dictionary(folder / "dict.txt", words)
             found = {
@@ -250,22 +233,18 @@ class LMPipeline(StagedRun):
         self.manifest.record("bin", key, sorted(target.iterdir()), words=known, unknown=unknown)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="data_prep/lm.sh", description="Prepare text for language modelling.")
+DESCRIPTION = "Prepare text for language modelling."
+
+
+def add_corpora(parser: argparse.ArgumentParser) -> None:
+    """Adds a subcommand for each corpus."""
     commands = parser.add_subparsers(dest="recipe", metavar="CORPUS", required=True)
-    for name, recipe in LM_RECIPES.items():
-        summary = (recipe.__doc__ or "").splitlines()[0]
+    summaries = {name: (recipe.__doc__ or "").splitlines()[0] for name, recipe in LM_RECIPES.items()}
+    summaries["text"] = "Any text, a sentence or a paragraph on each line."
+    for name, summary in summaries.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        command.add_argument(
-            "--from", dest="source", type=Path, metavar="DIR", help="archive, or its bare files (default: fetch it)"
-        )
-        command.add_argument(
-            "--mirror", action="append", default=[], metavar="URL", help="folder on a server to try first"
-        )
-        _add_options(command)
-    summary = "Any text, a sentence or a paragraph on each line."
-    command = commands.add_parser("text", help=summary, description=summary)
+        add_common_options(command, ("tok", "bpe", "bin"), archives=name != "text")
+        command.set_defaults(make=_pipeline)
     for split in SPLITS:
         command.add_argument(
             "--" + split, type=Path, nargs="+", required=True, metavar="FILE", help=f"text for {split}, plain or .gz"
@@ -279,41 +258,11 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--bpe-tokens", type=int, metavar="N", help="split words into subwords with so many merges (default: do not)"
     )
-    _add_options(command)
-    return parser
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that all corpora have."""
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the results go")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
-    parser.add_argument("--until", default="bin", metavar="STAGE", help="last stage: tok, bpe or bin (default: bin)")
-    parser.add_argument("--overwrite", action="store_true", help="redo stages whose options have changed")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-
-
-def main(argv: Optional[List[str]] = None) -> int:
-    """Runs the command line; returns the exit status."""
-    args = build_parser().parse_args(argv)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s | %(message)s", datefmt="%H:%M:%S")
-    shared = {"out": args.out, "workers": args.workers, "until": args.until, "overwrite": args.overwrite}
-    if args.recipe == "text":
-        options = Options(
-            texts={split: tuple(getattr(args, split)) for split in SPLITS},
-            tokenize=args.tokenize,
-            lowercase=args.lowercase,
-            min_count=args.min_count,
-            max_words=args.max_words,
-            bpe_tokens=args.bpe_tokens,
-            **shared,
-        )
-        pipeline = LMPipeline(options)
-    else:
-        options = Options(source=args.source, mirrors=tuple(args.mirror), **shared)
-        pipeline = LMPipeline(options, LM_RECIPES[args.recipe]())
-    if args.dry_run:
-        print("\n".join(pipeline.plan()))
-        return 0
-    pipeline.run()
-    print(args.out)
-    return 0
+def _pipeline(args: argparse.Namespace) -> LMPipeline:
+    """What prepares a text."""
+    if args.recipe != "text":
+        return LMPipeline(Options.of(args), LM_RECIPES[args.recipe]())
+    own = {name: getattr(args, name) for name in ("tokenize", "lowercase", "min_count", "max_words", "bpe_tokens")}
+    return LMPipeline(Options.of(args, texts={split: tuple(getattr(args, split)) for split in SPLITS}, **own))

@@ -138,11 +138,11 @@ class PairWriter:
         """Writes a chunk."""
         held = 0
         if self._hold_out is None:
-            for text, stream in zip(chunk, self._files):
+            for text, stream in zip(chunk[:2], self._files):
                 stream.write(text)
         else:
             first = self._hold_out - 1 - (self.written + self.held) % self._hold_out
-            for text, stream, held_stream in zip(chunk, self._files, self._held_files):
+            for text, stream, held_stream in zip(chunk[:2], self._files, self._held_files):
                 lines = text.split(b"\n")[:-1]
                 taken = lines[first :: self._hold_out]
                 del lines[first :: self._hold_out]

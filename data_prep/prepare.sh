@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prepares a corpus: the name by which it is called (iwslt14.sh, wmt14.sh, multi30k.sh, text.sh, lm.sh) says which.
+# Prepares a corpus, as `python -m data_prep` does, with the Python of the checkout; --help lists the corpora.
 set -euo pipefail
 
 # shellcheck source=scripts/python.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../scripts/python.sh"
-exec_module data_prep "$(basename "$0" .sh)" "$@"
+exec_module data_prep "$@"

@@ -8,7 +8,7 @@ written here; a text that has another number of lines than the published one is 
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from data_prep.download import Archive
 from data_prep.errors import DataPrepError
@@ -151,7 +151,7 @@ def wmt14(recipe: str = "release") -> Recipe:
     ]
     name = "wmt14" if recipe == "release" else f"wmt14-{recipe}"
     if recipe != "release":
-        shared = {"bpe_tokens": 40_000, "hold_out": 100, "clean_bpe": (1, 250, 1.5)}
+        shared: Dict[str, Any] = {"bpe_tokens": 40_000, "hold_out": 100, "clean_bpe": (1, 250, 1.5)}
         return Recipe(name, "en", "de", tuple(archives), splits, **shared)
     splits["train"] = Split(train, replace(raw, clean=(1, 80, 9.0)))
     splits["valid"] = Split((_NEWSTEST_2013,), raw)
@@ -186,7 +186,7 @@ def multi30k(test_set: str = "2016") -> Recipe:
     )
 
 
-def text(files: Dict[str, Sequence[Tuple[Path, Path]]], langs: Tuple[str, str], steps: Steps) -> Recipe:
+def text(files: Mapping[str, Sequence[Tuple[Path, Path]]], langs: Tuple[str, str], steps: Steps) -> Recipe:
     """Any parallel text: files of two languages, line by line.
 
     Args:

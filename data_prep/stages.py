@@ -1,11 +1,13 @@
 """Work done stage by stage in an output folder: skipped where it is finished, refused where options have changed."""
 
+import argparse
 import logging
 import os
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from data_prep.download import Archive, download, file_sha256, verify
 from data_prep.errors import DataPrepError
@@ -18,11 +20,60 @@ SPLITS = ("train", "valid", "test")
 _PACKAGES = ("sacremoses", "sentencepiece", "fairseq", "fairseq-fixed", "torch")
 
 
+def add_common_options(parser: argparse.ArgumentParser, stages: Sequence[str], archives: bool) -> None:
+    """Adds the options of all corpora: those that :class:`StagedRun` takes, and ``--dry-run``."""
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the results go")
+    if archives:
+        parser.add_argument(
+            "--from",
+            dest="source",
+            type=Path,
+            metavar="DIR",
+            help="archives already downloaded, under their published names (default: fetch them to OUT/archives)",
+        )
+        parser.add_argument(
+            "--mirror", action="append", default=[], metavar="URL", help="folder on a server to try first; repeatable"
+        )
+    else:
+        parser.set_defaults(source=None, mirror=[])
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--until", choices=stages, default="bin", help="last stage to do (default: %(default)s)")
+    parser.add_argument("--overwrite", action="store_true", help="redo stages whose options have changed")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What all runs have.
+
+    Attributes:
+        out: output folder.
+        source: folder with archives already downloaded; ``None`` fetches them.
+        workers: processes; ``None`` means all cores.
+        mirrors: addresses to try first.
+        until: last stage.
+        overwrite: do stages again whose options have changed.
+    """
+
+    out: Path
+    source: Optional[Path] = None
+    workers: Optional[int] = None
+    mirrors: Tuple[str, ...] = ()
+    until: str = "bin"
+    overwrite: bool = False
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, **own: Any) -> Any:
+        """From the command line, with further options of a kind of run."""
+        shared = {name: getattr(args, name) for name in ("out", "source", "workers", "until", "overwrite")}
+        return cls(**shared, mirrors=tuple(args.mirror), **own)
+
+
 class StagedRun:
     """One run in one folder. A subclass has a method ``_stage_NAME(key, pool)`` for each of its stages.
 
     Args:
-        options: with ``out``, ``source``, ``workers``, ``mirrors``, ``until`` and ``overwrite``.
+        options: what all runs have, and what this kind has beside it.
         archives: what the first stage reads.
         described: what the results depend on, as it is written down and shown.
 

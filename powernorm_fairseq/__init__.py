@@ -20,7 +20,7 @@ class _Folder(list):
     def __contains__(self, folder: Any) -> bool:
         ours = any(_same(folder, each) for each in self)
         if ours and _loaded_by_fairseq(self):
-            _load_plugin()
+            load_plugin()
         return ours
 
 
@@ -42,8 +42,11 @@ def _register_models() -> None:
         importlib.import_module("{}.models.{}".format(NAME, module.name))
 
 
-def _load_plugin() -> None:
-    """Registers the models and mends fairseq; repeating the call changes nothing."""
+def load_plugin() -> None:
+    """Registers the models and mends fairseq, as ``--user-dir`` does; for plugins that build on this one.
+
+    Repeating the call changes nothing.
+    """
     _register_models()
     importlib.import_module(NAME + ".fairseq_fixes").install()
 
@@ -54,7 +57,7 @@ def _stand_for_the_package(name: str) -> None:
         spec = importlib.util.spec_from_file_location(NAME, os.path.realpath(__file__))
         sys.modules[NAME] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[NAME])
-    _load_plugin()
+    load_plugin()
     for module in [each for each in sys.modules if each == NAME or each.startswith(NAME + ".")]:
         sys.modules[name + module[len(NAME) :]] = sys.modules[module]
 
@@ -64,6 +67,6 @@ if __name__ != NAME:
 else:
     __path__ = _Folder(__path__)
     if _loaded_by_fairseq(__path__):
-        _load_plugin()
+        load_plugin()
     elif sys.modules.get("fairseq.models") is not None:
         _register_models()

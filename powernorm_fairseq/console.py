@@ -20,12 +20,9 @@ def say(program: str, text: object) -> None:
 
 
 def run_main(
-    program: str,
-    function: Callable[[Sequence[str]], int],
-    argv: Arguments,
-    *more: Type[Exception],
+    program: str, function: Callable[[Sequence[str]], int], argv: Arguments, *more: Type[Exception]
 ) -> int:
-    """Runs a program; a failure becomes a sentence and exit status 1.
+    """Runs a program; a failure becomes a sentence and exit status 1, Ctrl-C one and 130.
 
     Args:
         program: its name, before the sentence.
@@ -39,3 +36,6 @@ def run_main(
     except expected as error:
         say(program, error)
         return 1
+    except KeyboardInterrupt:
+        say(program, "stopped; the same command goes on from here")
+        return 130

@@ -52,7 +52,7 @@ def _found(module: str, names: Tuple[str, ...]) -> List[Any]:
 def fairseq_globals() -> List[Tuple[Any, str]]:
     """What fairseq checkpoints hold beside tensors: each object with the name under which it may be pickled."""
     plain = (argparse.Namespace, collections.defaultdict, numpy.dtype, numpy.ndarray, dict, int, list)
-    allowed = [(thing, "{}.{}".format(thing.__module__, thing.__qualname__)) for thing in plain]
+    allowed: List[Tuple[Any, str]] = [(thing, "{}.{}".format(thing.__module__, thing.__qualname__)) for thing in plain]
     allowed.append((typing.Any, "typing.Any"))  # omegaconf: the type of an untyped value
     for core in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and 2 name it differently
         functions = _found("numpy._core.multiarray", ("_reconstruct", "scalar")) or _found(
@@ -75,7 +75,7 @@ def fairseq_globals() -> List[Tuple[Any, str]]:
 def allow_fairseq_checkpoints() -> None:
     """Lets ``torch.load`` read fairseq checkpoints with ``weights_only`` on; repeating the call changes nothing."""
     if has_native_allow_list():
-        torch.serialization.add_safe_globals(fairseq_globals())
+        torch.serialization.add_safe_globals([*fairseq_globals()])
 
 
 def load_checkpoint(path: Union[str, Path], mmap: bool = False) -> Dict[str, Any]:
@@ -142,7 +142,7 @@ def _load_restricted(path: str, zipped: bool) -> Any:
     def load(file: Any, **options: Any) -> Any:
         return Unpickler(file, **options).load()
 
-    module = types.ModuleType("restricted_pickle")
+    module: Any = types.ModuleType("restricted_pickle")
     module.Unpickler, module.load = Unpickler, load
     return torch.load(path, map_location="cpu", pickle_module=module)
 

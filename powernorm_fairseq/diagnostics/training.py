@@ -65,7 +65,7 @@ def record_norm_stats(task: FairseqTask, cfg: Any) -> None:
             post_validate(model, stats, aggregator)
         stats.update(recorder.end_validation())
 
-    recorded_step.records_norms = True
+    recorded_step.records_norms = True  # type: ignore[attr-defined]
     task.train_step, task.valid_step, task.post_validate = recorded_step, evaluated_step, after_validation
 
 

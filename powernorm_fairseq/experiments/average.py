@@ -1,13 +1,13 @@
-"""Averages checkpoints into one, with fairseq's own interface; ``powernorm_fairseq/checkpoints.py`` does the work."""
+"""Averages checkpoints into one, with fairseq's own interface; :mod:`powernorm_fairseq.checkpoints` does the work."""
 
 import argparse
 import os
-import pickle
 import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
 from powernorm_fairseq.checkpoints import average_checkpoints, select_checkpoints
+from powernorm_fairseq.console import Arguments, run_main
 from powernorm_fairseq.safe_save import save_file
 
 __all__ = ["average_checkpoints", "last_n_checkpoints", "main"]
@@ -42,8 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Averages as the command line says; returns the exit status."""
+def run(argv: Sequence[str]) -> int:
+    """Averages as the command line says."""
     parser = build_parser()
     args = parser.parse_args(argv)
     count = args.num_epoch_checkpoints if args.num_update_checkpoints is None else args.num_update_checkpoints
@@ -57,20 +57,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         )
     if args.output.exists() and not args.overwrite:
         parser.error("{} exists; --overwrite replaces it".format(args.output))
-    try:
-        inputs = args.inputs
-        if count is not None:
-            update_based = args.num_update_checkpoints is not None
-            inputs = last_n_checkpoints(inputs, count, update_based, args.checkpoint_upper_bound)
-        print("averaging {}".format(", ".join(inputs)), file=sys.stderr)
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        save_file(average_checkpoints(inputs), args.output)
-    except (OSError, ValueError, pickle.UnpicklingError) as error:
-        print("average_checkpoints: {}".format(error), file=sys.stderr)
-        return 1
+    inputs = args.inputs
+    if count is not None:
+        inputs = last_n_checkpoints(inputs, count, args.num_update_checkpoints is not None, args.checkpoint_upper_bound)
+    print("averaging {}".format(", ".join(inputs)), file=sys.stderr)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    save_file(average_checkpoints(inputs), args.output)
     print("wrote {}, the average of {} checkpoints".format(args.output, len(inputs)))
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(argv: Arguments = None) -> int:
+    """Averages as the command line says; returns the exit status."""
+    return run_main("average_checkpoints", run, argv, ValueError)

@@ -7,7 +7,6 @@ the batch of each is smaller. Where a number cannot be kept, a sentence says so.
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-TOKEN_NORMS = ("ln", "gn", "rms")  # have no statistics over a batch
 Flags = Mapping[str, Sequence[str]]
 
 
@@ -29,10 +28,12 @@ def divide(tokens: int, usual: int, processes: int, began: Optional[int] = None)
 
 def statistics_tokens(flags: Flags, tokens: int, processes: int) -> Optional[int]:
     """Over how many tokens at most a norm's statistics are taken; None if the model has no norm with any."""
+    from powernorm_fairseq.norms import NORMS, BatchStatisticsNorm  # here, because torch takes seconds
+
     names = [name for flag in ("--encoder-norm", "--decoder-norm", "--norm") for name in flags.get(flag, ())]
-    if all(name in TOKEN_NORMS for name in names):
-        return None
-    return tokens * (processes if "--sync-norm" in flags else 1)
+    if any(name not in NORMS or issubclass(NORMS[name], BatchStatisticsNorm) for name in names):
+        return tokens * (processes if "--sync-norm" in flags else 1)
+    return None
 
 
 def describe(flags: Flags, processes: int) -> Dict[str, Any]:

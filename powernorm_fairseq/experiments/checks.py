@@ -49,13 +49,13 @@ def _text_files(data: str) -> List[Path]:
     files = []
     for number, folder in enumerate(map(Path, data.split(":"))):
         if not folder.is_dir():
-            raise UserError("--data {} is no folder; data_prep/lm.sh makes one".format(folder))
+            raise UserError("--data {} is no folder; data_prep lm makes one".format(folder))
         if number == 0:
             files.append(folder / "dict.txt")
         for stem in ["train"] if number else ["train", "valid"]:
             if not (folder / (stem + ".idx")).exists():
                 raise UserError(
-                    "--data {} has no {} text; data_prep/lm.sh prepares text for language models".format(folder, stem)
+                    "--data {} has no {} text; data_prep lm prepares text for language models".format(folder, stem)
                 )
             files += [folder / (stem + end) for end in (".bin", ".idx")]
     return files

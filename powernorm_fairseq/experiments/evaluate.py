@@ -5,35 +5,19 @@ import os
 import struct
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq import files, scoring
 from powernorm_fairseq.console import Arguments, run_main
 from powernorm_fairseq.experiments import evaluation, recipes, references
+from powernorm_fairseq.experiments.corpora import CORPORA
 from powernorm_fairseq.safe_load import load_checkpoint
 
 LOG, MESSAGES, HYPOTHESES, REFERENCES = "generate.log", "messages.log", "hyp.txt", "ref.txt"
 
 
-@dataclass(frozen=True)
-class Preset:
-    """How a corpus is decoded and scored; values from the table of training recipes in the paper's notes."""
-
-    beam: int
-    lenpen: float
-    metrics: Tuple[str, ...] = ("tokenized", "sacrebleu")
-    lowercase: bool = False
-
-
-PRESETS = {
-    "iwslt14": Preset(beam=5, lenpen=1.0, lowercase=True),
-    "wmt14": Preset(beam=4, lenpen=0.6, metrics=("tokenized", "compound-split", "sacrebleu")),
-    "multi30k": Preset(beam=5, lenpen=1.0, lowercase=True),
-    "demo": Preset(beam=5, lenpen=1.0),
-    "text": Preset(beam=5, lenpen=1.0, metrics=("tokenized", "sacrebleu", "chrf")),
-}
+PRESETS = {name: corpus for name, corpus in CORPORA.items() if corpus.beam is not None}
 
 
 def saved_languages(checkpoint: Path) -> Tuple[Optional[str], Optional[str]]:
@@ -47,7 +31,7 @@ def saved_languages(checkpoint: Path) -> Tuple[Optional[str], Optional[str]]:
 
 def find_languages(args: argparse.Namespace) -> Tuple[str, str]:
     """The languages: what the flags say, else the checkpoint, else the names of the data files."""
-    languages = (args.source_lang, args.target_lang)
+    languages: Tuple[Any, ...] = (args.source_lang, args.target_lang)
     if not all(languages):
         languages = tuple(flag or saved for flag, saved in zip(languages, saved_languages(args.checkpoint)))
     if not all(languages):
@@ -188,7 +172,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target-lang", metavar="LANG", help="by default the checkpoint's")
     kinds = (*scoring.BPE_KINDS, "none")
     parser.add_argument("--bpe", choices=kinds, help="subwords to join; by default what the dictionary holds")
-    many = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
+    many: Dict[str, Any] = {"type": Path, "nargs": "+", "default": [], "metavar": "FILE"}
     parser.add_argument("--ref", **many, help="references, prepared as the data; by default tok/ beside it")
     parser.add_argument("--raw-ref", **many, help="the same as published, for sacreBLEU; by default ref/ beside it")
     parser.add_argument("--dry-run", action="store_true", help="only print the call of fairseq-generate")
@@ -226,7 +210,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Evaluates and prints the scores; returns the exit status."""
     return run_main("evaluate", run, argv, ValueError)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

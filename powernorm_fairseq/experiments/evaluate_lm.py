@@ -3,7 +3,8 @@
 Perplexity is per word, the end of a line being a word, as in the published tables; where the data are subwords, the
 probability of a word is the product of its parts'. By default the text is cut into blocks of the length that the model
 was trained with and each block is predicted from its own beginning on, the setting of the tables; ``--context-window``
-gives every word at least so many words of context, at the price of more computation.
+gives every word at least so many words of context, at the price of more computation. A model that was trained with
+``--no-causal-mask`` sees the words it is to predict; it is refused without ``--leaking``, and its result is marked.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from powernorm_fairseq.safe_load import load_checkpoint
 
 # Settings of the task that decide what is predicted from what; the checkpoint's, unless the user says otherwise.
 TASK_FLAGS = ("tokens_per_sample", "sample_break_mode", "output_dictionary_size")
+LEAKING = "LEAKING: without causal mask the model sees the words that it is to predict"
 
 
 class Listener(logging.Handler):
@@ -48,17 +50,21 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="tokens in a batch")
     parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
+    parser.add_argument(
+        "--leaking", action="store_true", help="measure a model that was trained with --no-causal-mask all the same"
+    )
     return parser
 
 
-def saved_settings(checkpoint: Path) -> Tuple[Dict[str, Any], int]:
-    """Settings of the task that a checkpoint was trained with, and the longest context its model can take."""
+def saved_settings(checkpoint: Path) -> Tuple[Dict[str, Any], int, bool]:
+    """Settings of a checkpoint's task, the longest context its model can take, and whether that lacks a mask."""
     config = load_checkpoint(checkpoint, mmap=True).get("cfg") or {}
     task, model = config.get("task") or {}, config.get("model") or {}
     if task.get("_name") != "language_modeling":
         raise scoring.ScoringError("{} is no checkpoint of a language model".format(checkpoint))
     longest = model.get("max_target_positions") or model.get("tokens_per_sample") or task["tokens_per_sample"]
-    return {name: task[name] for name in (*TASK_FLAGS, "add_bos_token")}, int(longest)
+    settings = {name: task[name] for name in (*TASK_FLAGS, "add_bos_token")}
+    return settings, int(longest), bool(model.get("no_causal_mask"))
 
 
 def check_context(args: argparse.Namespace, longest: int) -> None:
@@ -116,6 +122,7 @@ def eval_lm(args: argparse.Namespace, settings: Dict[str, Any]) -> Tuple[float, 
         flags += ["--" + name.replace("_", "-"), str(settings[name])]
     flags += ["--add-bos-token"] if settings["add_bos_token"] else []
     flags += ["--cpu"] if args.cpu else []
+    flags += ["--model-overrides", "{'leaking_evaluation': True}"] if args.leaking else []
     listener, level = Listener(), program.logger.level
     program.logger.addHandler(listener)
     program.logger.setLevel(logging.INFO)
@@ -144,6 +151,8 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any]) -> Dict[str, An
     how = "per word, blocks of {}, context window {}, {} words".format(
         settings["tokens_per_sample"], args.context_window, words
     )
+    if args.leaking:
+        how = "{}; {}".format(LEAKING, how)
     return {
         "scores": {"ppl": {"score": perplexity, "signature": how}},  # where every result has its scores
         "loss": loss * tokens / words,
@@ -156,14 +165,21 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any]) -> Dict[str, An
         "tokens_per_sample": settings["tokens_per_sample"],
         "sample_break_mode": settings["sample_break_mode"],
         "context_window": args.context_window,
+        "leaking": args.leaking,
     }
 
 
 def run(argv: Sequence[str]) -> int:
     """Evaluates as the command line says, or finds that it was done before, and prints the perplexity."""
     args = evaluation.parse_args(build_parser(), argv)
-    used = evaluation.data_files(args.data, ["dict.txt", args.subset + ".idx", args.subset + ".bin"], "data_prep/lm.sh")
-    settings, longest = saved_settings(args.checkpoint)
+    used = evaluation.data_files(args.data, ["dict.txt", args.subset + ".idx", args.subset + ".bin"], "data_prep lm")
+    settings, longest, leaks = saved_settings(args.checkpoint)
+    if leaks and not args.leaking:
+        raise scoring.ScoringError(
+            "{} was trained with --no-causal-mask: it sees the words that it is to predict, so its perplexity says "
+            "nothing; --leaking measures it all the same".format(args.checkpoint)
+        )
+    args.leaking = leaks
     if args.tokens_per_sample is None:
         args.tokens_per_sample = settings["tokens_per_sample"]
     settings["tokens_per_sample"] = args.tokens_per_sample
@@ -174,6 +190,8 @@ def run(argv: Sequence[str]) -> int:
         "perplexity {ppl:.2f} per word ({words} words, {tokens} tokens; blocks of {tokens_per_sample}, "
         "context window {context_window})".format(**result)
     )
+    if leaks:
+        print(LEAKING)
     print("results: {}".format(args.out), file=sys.stderr)
     return 0
 
@@ -181,7 +199,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Evaluates and prints the perplexity; returns the exit status."""
     return run_main("evaluate_lm", run, argv, ValueError)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

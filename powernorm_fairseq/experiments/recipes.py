@@ -8,11 +8,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import batches
+from powernorm_fairseq.experiments.corpora import CORPORA
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"  # in a checkout a link to its configs/
 PRESETS = tuple(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
-# How many processes a recipe's tokens are for, where that is not one.
-PROCESSES = {"wmt14": 128}
 # The flag that chooses an implementation, by the part of the configuration that holds its settings.
 CHOICES = {
     "task": "--task",
@@ -33,15 +32,16 @@ def compose(preset: str, norm: str) -> Dict[str, Any]:
     """The configuration of an experiment, put together as hydra does it: a dictionary."""
     from omegaconf import OmegaConf  # here, so that submit.py runs with any Python
 
-    main = OmegaConf.load(str(CONFIGS / (preset + ".yaml")))
-    defaults = OmegaConf.to_container(main).pop("defaults")
-    whole = OmegaConf.create({key: value for key, value in main.items() if key != "defaults"})
+    main: Any = OmegaConf.load(str(CONFIGS / (preset + ".yaml")))
+    defaults = list(main.pop("defaults"))
+    whole: Any = OmegaConf.create(main)
     for part in defaults[1:]:  # the first is the file itself
         name = part if isinstance(part, str) else "norm/" + norm
         whole = OmegaConf.merge(whole, OmegaConf.load(str(CONFIGS / (name + ".yaml"))))
     if "norm" in whole.model:  # a language model, whose one norm needs no file
         whole.model.norm = norm
-    return OmegaConf.to_container(whole)
+    found: Any = OmegaConf.to_container(whole)
+    return found
 
 
 def parts(preset: str, norm: str) -> Dict[str, Flags]:
@@ -59,13 +59,13 @@ def parts(preset: str, norm: str) -> Dict[str, Flags]:
     return found
 
 
-def recipe(preset: str, norm: str, processes: int, began: Optional[int] = None) -> Flags:
+def recipe(preset: str, norm: str, processes: Optional[int] = None, began: Optional[int] = None) -> Flags:
     """The flags of an experiment on so many processes; :mod:`.batches` says how they share an update.
 
     Args:
         preset: the experiment.
         norm: the encoder's norm; a language model's.
-        processes: how many take part in the training, over all machines.
+        processes: how many take part in the training, over all machines; by default as many as the recipe is for.
         began: tokens in a batch of each process with which a training began that now goes on.
 
     Returns:
@@ -74,7 +74,8 @@ def recipe(preset: str, norm: str, processes: int, began: Optional[int] = None) 
     flags: Flags = {}
     for own in parts(preset, norm).values():
         flags.update(own)
-    tokens, frequency = batches.divide(int(flags["--max-tokens"][0]), usual_processes(preset), processes, began)
+    usual = usual_processes(preset)
+    tokens, frequency = batches.divide(int(flags["--max-tokens"][0]), usual, processes or usual, began)
     flags["--max-tokens"], flags["--update-freq"] = [str(tokens)], [str(frequency)]
     flags["--log-format"] = ["json"]  # what other programs read
     return flags
@@ -82,7 +83,7 @@ def recipe(preset: str, norm: str, processes: int, began: Optional[int] = None) 
 
 def usual_processes(preset: str) -> int:
     """How many processes a recipe is for."""
-    return PROCESSES.get(preset, 1)
+    return CORPORA[preset].processes if preset in CORPORA else 1
 
 
 def merge(preset: str, norm: str, flags: Flags, extra: Flags) -> Flags:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Dict, List, Optional, Sequence
 
 from powernorm_fairseq import scoring
+from powernorm_fairseq.console import Arguments, run_main
 from powernorm_fairseq.scoring.comet import DEFAULT_MODEL
 
 
@@ -81,7 +82,7 @@ def published_references(test_set: str) -> List[scoring.Text]:
     return [scoring.Text.read(file) for file in files]
 
 
-def run(args: argparse.Namespace) -> Dict[str, Dict[str, Any]]:
+def score(args: argparse.Namespace) -> Dict[str, Dict[str, Any]]:
     """Scores what the command line names; metric -> {"score": ..., "comparison": ... or None}."""
     system = read_text(args.sys, args.remove_bpe)
     raw = published_references(args.test_set) if args.test_set else [scoring.Text.read(path) for path in args.raw_ref]
@@ -98,14 +99,14 @@ def run(args: argparse.Namespace) -> Dict[str, Dict[str, Any]]:
     results: Dict[str, Dict[str, Any]] = {}
     for metric in dict.fromkeys(args.metric or scoring.DEFAULT_METRICS):
         try:
-            score = scorer.score(metric, system)
+            found = scorer.score(metric, system)
             comparison = scorer.compare(metric, system, baseline, args.samples) if baseline else None
         except scoring.ScoringError as error:
             if args.metric or not results:
                 raise
             print("score: left out {}: {}".format(metric, error), file=sys.stderr)
         else:
-            results[metric] = {"score": score, "comparison": comparison}
+            results[metric] = {"score": found, "comparison": comparison}
     return results
 
 
@@ -130,22 +131,19 @@ def to_lines(results: Dict[str, Dict[str, Any]]) -> List[str]:
     return lines
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Scores as the command line says; returns the exit status."""
+def run(argv: Sequence[str]) -> int:
+    """Scores as the command line says."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.samples < 2:
         parser.error("--samples {} is too few; give at least 2".format(args.samples))
     if [args.sys, args.baseline, args.source, *args.ref, *args.raw_ref].count("-") > 1:
         parser.error("only one text can be standard input")
-    try:
-        results = run(args)
-    except scoring.ScoringError as error:
-        print("score: {}".format(error), file=sys.stderr)
-        return 1
+    results = score(args)
     print(json.dumps(to_json(results), indent=2) if args.json else "\n".join(to_lines(results)))
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(argv: Arguments = None) -> int:
+    """Scores as the command line says; returns the exit status."""
+    return run_main("score", run, argv, scoring.ScoringError)

@@ -38,6 +38,7 @@ def score(folder: Path, experiment: Dict[str, Any], data: str, flags: Sequence[s
     words = ["--data", data, "--out", str(folder / train.SCORES), "--overwrite"]
     if checks.is_language_model(recipes.recipe(experiment["preset"], experiment["norm"], 1)):
         program, words = evaluate_lm.main, [*words, "--checkpoint", str(folder / "checkpoint_best.pt")]
+        words += ["--leaking"] if "--no-causal-mask" in experiment["flags"] else []  # the training asked for it
     else:
         checkpoint = averaged(folder, experiment)
         program, words = evaluate.main, [*words, "--preset", experiment["preset"], "--checkpoint", str(checkpoint)]
@@ -80,7 +81,3 @@ def run(argv: Sequence[str]) -> int:
 def main(argv: Arguments = None) -> int:
     """Scores as the command line says; returns the exit status."""
     return run_main("score", run, argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -37,5 +37,5 @@ def _keep_batches(task: Any) -> None:
             epoch = 1  # what is kept goes to the right epoch by itself, after a resume by the state of the iterator
         return get_batch_iterator(dataset, *args, epoch=epoch, **more)
 
-    kept.keeps_batches = True
+    kept.keeps_batches = True  # type: ignore[attr-defined]
     task.get_batch_iterator = kept

@@ -1,5 +1,6 @@
 """Draws the rows of a figure with matplotlib: the paper's axes, readable in grey."""
 
+import functools
 import io
 import statistics
 from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
@@ -67,7 +68,21 @@ def _grid(panels: int) -> Tuple[Figure, List[Axes]]:
     return figure, list(axes)
 
 
-def _lines(rows: Rows, y_labels: Dict[str, str], log_y: bool, marker_size: float = 3.5) -> Figure:
+def _plot(axis: Axes, rows: Rows, x: str, name: str, index: int) -> None:
+    """A line."""
+    axis.plot(
+        [row[x] for row in rows],
+        [row["value"] for row in rows],
+        label=name,
+        linewidth=1.1,
+        markersize=3.5,
+        markerfacecolor="white",
+        markevery=max(1, len(rows) // 12),
+        **style(index),
+    )
+
+
+def _lines(rows: Rows, log_y: bool, y_labels: Dict[str, str]) -> Figure:
     """Panels side by side with a line for each run and layer."""
     panels = [panel for panel in y_labels if any(row["panel"] == panel for row in rows)]
     x = next(name for name in ("epoch", "update") if name in rows[0])
@@ -85,16 +100,7 @@ def _lines(rows: Rows, y_labels: Dict[str, str], log_y: bool, marker_size: float
                 name += {"var": r": $\sigma^2$", "psi2": r": $\psi^2$"}[own[0]["number"].split("_")[1]]
             elif not own[0].get("own", 1):
                 name += " (not used by it)"
-            axis.plot(
-                [row[x] for row in own],
-                [row["value"] for row in own],
-                label=name,
-                linewidth=1.1,
-                markersize=marker_size,
-                markerfacecolor="white",
-                markevery=max(1, len(own) // 12),
-                **style(index),
-            )
+            _plot(axis, own, x, name, index)
         axis.set_xlabel(X_LABELS[x])
         axis.set_ylabel(y_labels[panel])
         if panel in TITLES:
@@ -110,26 +116,6 @@ def _lines(rows: Rows, y_labels: Dict[str, str], log_y: bool, marker_size: float
     if one_each and layers[0]:
         figure.supxlabel("norm: " + ", ".join(layers), fontsize=7)
     return figure
-
-
-def forward_stats(rows: Rows, log_y: bool) -> Figure:
-    """Figure 2, and Figure 4 on the left."""
-    return _lines(rows, FORWARD, log_y)
-
-
-def backward_stats(rows: Rows, log_y: bool) -> Figure:
-    """Figure 3, and Figure 4 on the right."""
-    return _lines(rows, BACKWARD, log_y)
-
-
-def nu(rows: Rows, log_y: bool) -> Figure:
-    """The running mean of PN's backward."""
-    return _lines(rows, NU, log_y)
-
-
-def learning_curves(rows: Rows, log_y: bool) -> Figure:
-    """Losses."""
-    return _lines(rows, LOSS, log_y)
 
 
 def gamma_psi(rows: Rows, log_y: bool) -> Figure:
@@ -181,6 +167,20 @@ def batch_size(rows: Rows, log_y: bool) -> Figure:
     return figure
 
 
+def scores(rows: Rows, log_y: bool) -> Figure:
+    """BLEU of each norm: a dot for each run, and a line at the mean."""
+    figure, (axis,) = _grid(1)
+    norms = _ordered(row["norm"] for row in rows)
+    for place, norm in enumerate(norms):
+        own = [row["bleu"] for row in rows if row["norm"] == norm]
+        axis.plot([place] * len(own), own, color="#0072b2", linestyle="none", marker="o", markersize=5)
+        axis.hlines(statistics.mean(own), place - 0.3, place + 0.3, color="black", linewidth=1.4)
+    axis.set_xticks(range(len(norms)))
+    axis.set_xticklabels(norms)
+    axis.set_ylabel("BLEU")
+    return figure
+
+
 def _count(value: float) -> str:
     """512, 1K, 4K."""
     return "{:g}K".format(value / 1024) if value >= 1024 and value % 512 == 0 else "{:g}".format(value)
@@ -191,16 +191,7 @@ def embedding_svd(rows: Rows, log_y: bool) -> Figure:
     figure, (axis,) = _grid(1)
     for index, run in enumerate(_ordered(row["run"] for row in rows)):
         own = [row for row in rows if row["run"] == run]
-        axis.plot(
-            [row["index"] for row in own],
-            [row["value"] for row in own],
-            label=run,
-            linewidth=1.2,
-            markersize=4,
-            markerfacecolor="white",
-            markevery=max(1, len(own) // 12),
-            **style(index),
-        )
+        _plot(axis, own, "index", run, index)
     axis.set_xlabel("index of the singular value")
     axis.set_ylabel("singular value, largest = 1")
     axis.set_ylim(bottom=None if log_y else 0)
@@ -211,13 +202,14 @@ def embedding_svd(rows: Rows, log_y: bool) -> Figure:
 
 
 DRAWINGS: Dict[str, Callable[[Rows, bool], Figure]] = {
-    "forward-stats": forward_stats,
-    "backward-stats": backward_stats,
+    "forward-stats": functools.partial(_lines, y_labels=FORWARD),
+    "backward-stats": functools.partial(_lines, y_labels=BACKWARD),
     "batch-size": batch_size,
     "embedding-svd": embedding_svd,
     "gamma-psi": gamma_psi,
-    "learning-curves": learning_curves,
-    "nu": nu,
+    "learning-curves": functools.partial(_lines, y_labels=LOSS),
+    "nu": functools.partial(_lines, y_labels=NU),
+    "scores": scores,
 }
 
 

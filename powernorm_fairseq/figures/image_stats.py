@@ -11,12 +11,12 @@ Gradients are in units of the loss summed over the images of a batch, as a trans
 import argparse
 import sys
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Sequence
 
 import torch
 import torch.nn.functional as F
 
-from powernorm_fairseq.console import UserError
+from powernorm_fairseq.console import Arguments, UserError, run_main
 from powernorm_fairseq.diagnostics import Probes
 from powernorm_fairseq.diagnostics.storage import FILE, Layer, Writer
 from powernorm_fairseq.figures.images import Images, generate, read_cifar10
@@ -106,19 +106,15 @@ def evaluate(model: ResNet20, probes: Probes, images: Images, batch_size: int) -
     return right / len(images.test)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Trains as the command line says; returns the exit status."""
+def run(argv: Sequence[str]) -> int:
+    """Trains as the command line says."""
     args = build_parser().parse_args(argv)
-    try:
-        check(args)
-        images = read_cifar10(args.data, args.images) if args.data else generate(args.images or 2048)
-        train(args, images)
-    except (UserError, OSError) as error:
-        print("image_stats: {}".format(error), file=sys.stderr)
-        return 1
+    check(args)
+    train(args, read_cifar10(args.data, args.images) if args.data else generate(args.images or 2048))
     print(args.out / FILE)
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(argv: Arguments = None) -> int:
+    """Trains as the command line says; returns the exit status."""
+    return run_main("image_stats", run, argv)

@@ -4,15 +4,13 @@ import argparse
 import csv
 import io
 import logging
-import pickle
-import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
-from powernorm_fairseq.console import UserError
+from powernorm_fairseq.console import Arguments, UserError, run_main
 from powernorm_fairseq.figures import sources, tables
 from powernorm_fairseq.figures.sources import Source, StatsRun
-from powernorm_fairseq.safe_save import written_aside
+from powernorm_fairseq.files import write
 
 FIGURES = {
     "forward-stats": "distances between the batch's and the running statistics (Figures 2 and 4); --norm-stats runs",
@@ -22,8 +20,10 @@ FIGURES = {
     "gamma-psi": "gamma / psi_B in each layer, and the line at 1 (Lemma 1); --norm-stats runs",
     "learning-curves": "losses of training and validation; folders of train.sh or reproduce.py",
     "nu": "the running mean of PN's backward (Theorem 1); --norm-stats runs",
+    "scores": "BLEU of each norm, a dot for each seed and a line for the mean; sources as for batch-size",
 }
 OF_STATS = ("forward-stats", "backward-stats", "gamma-psi", "nu")
+OF_SCORES = ("batch-size", "scores")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def drawing() -> "object":
+def drawing() -> Any:
     """The module that needs matplotlib."""
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq, once imported, lets every library talk
     try:
@@ -66,12 +66,13 @@ def rows_of(args: argparse.Namespace, given: Sequence[Source], runs: Sequence[St
     if args.figure == "gamma-psi":
         return tables.gamma_psi(runs)
     if args.figure in OF_STATS:
-        table = {"forward-stats": tables.forward_stats, "backward-stats": tables.backward_stats, "nu": tables.nu}
+        table: Any = {"forward-stats": tables.forward_stats, "backward-stats": tables.backward_stats, "nu": tables.nu}
         return table[args.figure](runs, args.layer, tables.x_axis(runs, args.x))
     table = {
         "batch-size": tables.batch_size,
         "embedding-svd": tables.embedding_svd,
         "learning-curves": tables.learning_curves,
+        "scores": tables.batch_size,
     }
     return table[args.figure](given)
 
@@ -91,7 +92,7 @@ def as_csv(rows: tables.Rows) -> bytes:
     return text.getvalue().encode("utf-8")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     """Reads, draws and writes."""
     if args.figure not in FIGURES:
         raise UserError("{} is not known; choose from {}".format(args.figure, ", ".join(FIGURES)))
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> None:
         if file.exists() and not args.overwrite:
             raise UserError("{} exists; --overwrite replaces it".format(file))
     given = [sources.parse_source(text) for text in args.runs]
-    if args.figure != "batch-size":
+    if args.figure not in OF_SCORES:
         given = [source.training() for source in given]
     runs = sources.read_stats(given) if args.figure in OF_STATS else []
     rows = rows_of(args, given, runs)
@@ -111,21 +112,11 @@ def run(args: argparse.Namespace) -> None:
     figure = draw.draw(args.figure, rows, title_of(args, runs), args.log_y)
     contents = {"csv": as_csv(rows), **draw.encoded(figure)}
     for end, file in files.items():
-        with written_aside(file) as output:
-            output.write(contents[end])
+        write(file, contents[end])
     print("\n".join(str(file) for file in files.values()))
-
-
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Draws as the command line says; returns the exit status."""
-    args = build_parser().parse_args(argv)
-    try:
-        run(args)
-    except (UserError, OSError, pickle.UnpicklingError, ValueError) as error:
-        print("plot: {}".format(error), file=sys.stderr)
-        return 1
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(argv: Arguments = None) -> int:
+    """Draws as the command line says; returns the exit status."""
+    return run_main("plot", lambda words: run(build_parser().parse_args(words)), argv, ValueError)

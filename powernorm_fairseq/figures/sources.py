@@ -4,24 +4,17 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import storage
+from powernorm_fairseq.labels import label
+from powernorm_fairseq.norms import NORMS, BatchNorm
+from powernorm_fairseq.training_log import Log
 
-NAMES = {
-    "ln": "LN",
-    "rms": "RMS",
-    "gn": "GN",
-    "bn": "BN",
-    "brn": "BRN",
-    "mabn": "MABN",
-    "pnv": "PN-V",
-    "pn": "PN",
-}
-CLASSES = {"BatchNorm": "BN", "BatchRenorm": "BRN", "MovingAverageBatchNorm": "MABN", "PowerNormV": "PN-V"}
-CLASSES.update({"PowerNorm": "PN", "BatchNorm1d": "BN", "BatchNorm2d": "BN"})
-CENTRED = ("BatchNorm", "BatchRenorm", "BatchNorm1d", "BatchNorm2d")  # the others divide by psi
+TORCH = ("BatchNorm1d", "BatchNorm2d")
+CENTRED = {*TORCH, *(kind.__name__ for kind in NORMS.values() if issubclass(kind, BatchNorm))}  # others divide by psi
+CLASSES = {**dict.fromkeys(TORCH, "BN"), **{kind.__name__: label(name) for name, kind in NORMS.items()}}
 LOG, CHECKPOINTS = "train.log", "checkpoints"
 
 
@@ -66,7 +59,7 @@ def experiment_norm(folder: Path) -> Optional[str]:
     if not file.exists():
         return None
     norm = json.loads(file.read_text(encoding="utf-8")).get("norm")
-    return NAMES.get(norm, norm)
+    return label(norm)
 
 
 class StatsRun(NamedTuple):
@@ -121,31 +114,12 @@ def short_name(layer: str) -> str:
     return "{} {} {}".format(side, int(number) + 1, part.get(norm, norm))
 
 
-def log_lines(folder: Path) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """Tag (``train_inner``, ``valid``) and content of each JSON line of a training's log."""
+def log(folder: Path) -> Log:
+    """What a training's log says."""
     file = folder / LOG if folder.is_dir() else folder
     if not file.exists():
         raise UserError("{} is missing; was {} made by train.sh?".format(file, folder))
-    with open(str(file), encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            found = re.search(r"\| INFO \| (\w+) \| (\{.*\})\s*$", line)
-            if found:
-                try:
-                    yield found.group(1), json.loads(found.group(2))
-                except ValueError:
-                    continue  # torn by a kill
-
-
-def curve(folder: Path, tag: str, updates: str, value: str) -> List[Tuple[int, float]]:
-    """Pairs of update and value from a log; where a training went on from an earlier update, the newer ones."""
-    points: List[Tuple[int, float]] = []
-    for found, content in log_lines(folder):
-        if found == tag and updates in content and value in content:
-            update = int(float(content[updates]))
-            while points and points[-1][0] >= update:
-                points.pop()
-            points.append((update, float(content[value])))
-    return points
+    return Log(file).update()
 
 
 def scores(sources: Sequence[Source]) -> List[Dict[str, Any]]:
@@ -192,4 +166,4 @@ def _json_score(file: Path) -> Optional[Dict[str, Any]]:
 
 
 def _score(norm: str, tokens: Any, bleu: Any, seed: Any) -> Dict[str, Any]:
-    return {"norm": NAMES.get(norm, norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}
+    return {"norm": label(norm), "tokens": int(tokens), "bleu": float(bleu), "seed": int(seed)}

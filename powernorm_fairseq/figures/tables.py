@@ -7,6 +7,7 @@ from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import metrics
 from powernorm_fairseq.figures import sources
 from powernorm_fairseq.figures.sources import Source, StatsRun
+from powernorm_fairseq.labels import LABELS
 from powernorm_fairseq.safe_load import load_checkpoint
 
 Rows = List[Dict[str, Any]]
@@ -100,18 +101,16 @@ def learning_curves(given: Sequence[Source]) -> Rows:
     rows: Rows = []
     names = [sources.experiment_norm(source.path) or source.name for source in given]
     for label, source in zip(sources.labelled(given, names), given):
-        for panel, tag, updates, value in (
-            ("training", "train_inner", "num_updates", "loss"),
-            ("validation", "valid", "valid_num_updates", "valid_loss"),
-        ):
-            for update, loss in sources.curve(source.path, tag, updates, value):
-                rows.append({"panel": panel, "run": label, "update": update, "value": loss})
+        log = sources.log(source.path)
+        for panel, kind in (("training", "train"), ("validation", "valid")):
+            points = [point for point in log.curve(kind) if point["loss"] is not None]
+            rows += [{"panel": panel, "run": label, "update": at["update"], "value": at["loss"]} for at in points]
     return rows
 
 
 def batch_size(given: Sequence[Source]) -> Rows:
     """BLEU of each run by norm, LN first, and by the tokens that statistics are taken over."""
-    known = list(sources.NAMES.values())
+    known = list(LABELS.values())
 
     def place(row: Dict[str, Any]) -> Tuple[int, str, int, int]:
         number = known.index(row["norm"]) if row["norm"] in known else len(known)

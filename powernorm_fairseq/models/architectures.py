@@ -1,4 +1,4 @@
-"""Named architectures: sizes, and a preset for each row of the paper's tables."""
+"""Named architectures: sizes, and a preset for each row of the tables."""
 
 from typing import Any, Callable
 
@@ -7,7 +7,7 @@ from fairseq.models.transformer import transformer_legacy
 
 from powernorm_fairseq.models import transformer  # noqa: F401  registers the model
 
-ROWS = ("ln", "bn", "pnv", "pn", "gn", "brn", "mabn")
+ROWS = ("ln", "bn", "pnv", "pn", "gn", "brn", "mabn", "rbn", "un", "prepbn", "dyt", "derf", "scalenorm")
 SYNCED = ("bn", "pnv")  # in the `big` model, as the paper does; not pn
 
 

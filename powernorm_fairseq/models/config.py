@@ -3,11 +3,17 @@
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from typing import Any, Iterator, Optional, Tuple
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 
-from powernorm_fairseq.models.norm_settings import NormSettings, given_settings, norm_options, set_normalize_before
-from powernorm_fairseq.norms import norm_names
+from powernorm_fairseq.models.norm_settings import (
+    NormSettings,
+    check_norm,
+    given_settings,
+    norm_options,
+    own_options,
+    set_normalize_before,
+)
 
 # Fields that fairseq declares in a way the rest of fairseq does not read.
 _CORRECTED_FIELDS = {
@@ -43,17 +49,17 @@ _FlatTransformerConfig = make_dataclass(
 class PowerNormTransformerConfig(NormSettings, _FlatTransformerConfig):
     """Settings of `powernorm_transformer`; the help texts are those of the command line."""
 
-    encoder_norm: ChoiceEnum(norm_names()) = field(
+    encoder_norm: str = field(
         default="pn", metadata={"help": "norm of the encoder layers and at the end of the encoder"}
     )
-    decoder_norm: ChoiceEnum(norm_names()) = field(
+    decoder_norm: str = field(
         default="ln", metadata={"help": "norm of the decoder layers and at the end of the decoder"}
     )
     fold_norms: bool = field(
         default=False,
         metadata={
-            "help": "bn, brn, mabn, pnv, pn: generation puts the norms into the linear layers behind them; for a model "
-            "trained without it: fairseq-generate --model-overrides \"{'fold_norms': True}\""
+            "help": "norms with running statistics: generation puts them into the linear layers behind them; for a "
+            "model trained without it: fairseq-generate --model-overrides \"{'fold_norms': True}\""
         },
     )
 
@@ -62,7 +68,8 @@ def nested_config(cfg: Any) -> TransformerConfig:
     """fairseq's own configuration object from a flat one, which may come from argparse, hydra or a checkpoint.
 
     The norms' settings ride along: ``cfg.encoder.norm`` and ``cfg.decoder.norm`` are names, ``cfg.norm_options`` holds
-    what :func:`powernorm_fairseq.norms.build_norm` takes; so does ``cfg.fold_norms``.
+    what :func:`powernorm_fairseq.norms.build_norm` takes, and ``cfg.own_norm_options`` more for one norm or another; so
+    does ``cfg.fold_norms``.
     """
     flat = given_settings(cfg, PowerNormTransformerConfig)
     for dim in ("decoder_input_dim", "decoder_output_dim"):
@@ -70,7 +77,9 @@ def nested_config(cfg: Any) -> TransformerConfig:
             setattr(flat, dim, flat.decoder_embed_dim)
     for side in ("encoder", "decoder"):
         set_normalize_before(flat, side)
+        setattr(flat, f"{side}_norm", check_norm(f"--{side}-norm", getattr(flat, f"{side}_norm")))
     nested = TransformerConfig.from_namespace(flat)
     nested.norm_options = norm_options(flat, cfg)
+    nested.own_norm_options = own_options(flat, cfg, (flat.encoder_norm, flat.decoder_norm))
     nested.fold_norms = flat.fold_norms
     return nested

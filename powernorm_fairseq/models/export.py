@@ -165,7 +165,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m powernorm_fairseq.models.export",
         description="Write encoder.pt2 and step.pt2, torch.export's programs of a trained translation model. "
-        "docs/layers.md shows how they are used.",
+        "docs/scoring.md shows how they are used.",
     )
     parser.add_argument("checkpoint", type=Path, help="a checkpoint of powernorm_transformer")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the two files")

@@ -11,7 +11,7 @@ Fold = Tuple[nn.Module, str, List[nn.Linear]]  # a module, its attribute that is
 
 
 def fold(model: nn.Module, inplace: bool = False) -> nn.Module:
-    """Puts the norms with running statistics (bn, brn, mabn, pnv, pn) into the linear layers behind them.
+    """Puts the norms with running statistics into the linear layers behind them; prepbn once nothing of LN is left.
 
     Afterwards their factors, offsets and statistics are part of the query, key and value projections, of the first
     layer of each feed-forward block and, for the norm that ends the encoder, of the decoder's attention to it; of the

@@ -11,6 +11,7 @@ from fairseq.modules import AdaptiveInput
 from torch import Tensor, nn
 
 from powernorm_fairseq.models.lm_config import PowerNormLMConfig, nested_lm_config
+from powernorm_fairseq.models.norm_settings import offer_norms
 from powernorm_fairseq.models.steps import prepare
 from powernorm_fairseq.models.transformer import NormDecoder
 
@@ -42,6 +43,12 @@ class PowerNormLanguageModel(FairseqLanguageModel):
     config: Type[FairseqDataclass] = PowerNormLMConfig
     decoder_class: Type[NormDecoder] = NormDecoder
     autocast_bfloat16 = False
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Adds the model's flags."""
+        super().add_args(parser)
+        offer_norms(parser)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PowerNormLanguageModel":

@@ -3,12 +3,18 @@
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from typing import Any, FrozenSet, Optional, Type
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
-from powernorm_fairseq.models.norm_settings import NormSettings, given_settings, norm_options, set_normalize_before
-from powernorm_fairseq.norms import norm_names
+from powernorm_fairseq.models.norm_settings import (
+    NormSettings,
+    check_norm,
+    given_settings,
+    norm_options,
+    own_options,
+    set_normalize_before,
+)
 
 _CHARACTERS = frozenset(
     "character_embeddings character_filters character_embedding_dim char_embedder_highway_layers".split()
@@ -56,17 +62,27 @@ class _Precision:
 class PowerNormLMConfig(_Precision, NormSettings, _without(_CHARACTERS)):
     """Settings of `powernorm_transformer_lm`."""
 
-    norm: ChoiceEnum(norm_names()) = field(default="pn", metadata={"help": "norm of all layers and at the end"})
+    norm: str = field(default="pn", metadata={"help": "norm of all layers and at the end"})
 
 
 @dataclass
 class TensorizedLMConfig(_Precision, NormSettings, _without(_NOT_TENSORIZED)):
     """Settings of `tensorized_lm`."""
 
-    norm: ChoiceEnum(norm_names()) = field(default="pn", metadata={"help": "norm of all layers and at the end"})
+    norm: str = field(default="pn", metadata={"help": "norm of all layers and at the end"})
     attention_width: int = field(default=40, metadata={"help": "width of queries, keys and values"})
     attention_cores: int = field(
         default=1, metadata={"help": "block terms of multi-linear attention, each with its own projections and core"}
+    )
+    no_causal_mask: bool = field(
+        default=False,
+        metadata={
+            "help": "for study: let every position see all others, as the public code of the tensorized Transformer "
+            "does; the words to predict leak into the model, and no perplexity of it means anything"
+        },
+    )
+    leaking_evaluation: bool = field(
+        default=False, metadata={"help": "evaluate a model with --no-causal-mask, which is refused otherwise"}
     )
 
 
@@ -81,13 +97,17 @@ def nested_lm_config(cfg: Any, schema: Type[FairseqDataclass]) -> TransformerCon
         if getattr(flat, dim) is None:
             setattr(flat, dim, flat.decoder_embed_dim)
     set_normalize_before(flat, "decoder")
-    flat.decoder_norm = flat.norm
+    flat.decoder_norm = check_norm("--norm", flat.norm)
     if schema is TensorizedLMConfig:
         flat.decoder_attention_heads = 1
     _check_adaptive(flat)
     nested = TransformerConfig.from_namespace(flat)
     nested.norm_options = norm_options(flat, cfg)
-    nested.autocast_bfloat16 = flat.autocast_bfloat16
+    for name in ("autocast_bfloat16", "no_causal_mask", "leaking_evaluation"):
+        setattr(nested, name, getattr(flat, name, False))
+    nested.own_norm_options = own_options(flat, cfg, (flat.decoder_norm,))
+    if flat.decoder_norm == "dyt":  # as its authors have it in language models
+        nested.own_norm_options["dyt"]["bias"] = False
     return nested
 
 

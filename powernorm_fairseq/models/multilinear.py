@@ -55,6 +55,14 @@ def multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, block: int = BL
     return _MultiLinear.apply(q, k, v, weight, block, strip)
 
 
+def unmasked_multilinear(q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
+    """All positions see all others, later ones too; arguments and result as :func:`multilinear`."""
+    n = q.shape[2]
+    products = (k[..., :, None] * v[..., None, :]).flatten(2)  # B x R x n²
+    state = (products.flatten(0, 1) @ _square(weight)[:, :n, :n].flatten(1).t()).view(len(q), -1, len(weight))
+    return q.transpose(1, 2) @ state
+
+
 class _Cells(NamedTuple):
     """A rectangle of cells, and a strip of positions that see some of them."""
 

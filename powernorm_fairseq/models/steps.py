@@ -7,6 +7,7 @@ from typing import Any, Union
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
+from powernorm_fairseq.models.penalty import log_penalty, with_penalty
 from powernorm_fairseq.norms import BatchStatisticsNorm, kernels, training_step
 from powernorm_fairseq.norms.sync import average_over_processes
 
@@ -28,6 +29,7 @@ def announce_steps(task: FairseqTask) -> None:
 
     - The loss scale of each step, and which batches stand in for missing data. Only the task's ``train_step`` sees the
       optimizer, which has the scale, and the mark of a dummy batch; a model has no other way to learn either.
+    - The loss: RBN's penalty goes there.
     - That validation comes next: processes that measured statistics on their own then agree on them, so that it does
       not depend on the process.
     """
@@ -39,6 +41,7 @@ def announce_steps(task: FairseqTask) -> None:
     def announcing_step(
         sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False, **more: Any
     ) -> Any:
+        criterion = with_penalty(criterion, model)
         with training_step(loss_scale=_loss_scale(optimizer), counts=not ignore_grad):
             return train_step(sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **more)
 
@@ -47,7 +50,8 @@ def announce_steps(task: FairseqTask) -> None:
         agree_on_statistics(model)
         begin_valid_epoch(epoch, model)
 
-    announcing_step.announces_steps = True
+    announcing_step.announces_steps = True  # type: ignore[attr-defined]
+    log_penalty(task)
     task.train_step, task.begin_valid_epoch = announcing_step, agreeing_validation
 
 

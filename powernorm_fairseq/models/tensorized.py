@@ -1,5 +1,6 @@
 """The tensorized Transformer (Ma et al., 2019) as a causal language model, with the norms of this package."""
 
+import logging
 from typing import Any, Dict, Optional, Tuple
 
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 
 from powernorm_fairseq.models.language_model import PowerNormLanguageModel
 from powernorm_fairseq.models.lm_config import TensorizedLMConfig
-from powernorm_fairseq.models.multilinear import multilinear
+from powernorm_fairseq.models.multilinear import multilinear, unmasked_multilinear
 from powernorm_fairseq.models.transformer import NormDecoder, NormDecoderLayer, wrap_layer
+
+logger = logging.getLogger(__name__)
 
 
 @with_incremental_state
@@ -30,16 +33,18 @@ class MultiLinearAttention(nn.Module):
         width: R.
         cores: h. Default: 1
         context: n, the longest context; the linear layer has n² inputs.
+        causal: whether cells with j > i or k > i are zero. Without, a position sees the word that it is to predict.
+            Default: true
     """
 
     num_heads = 1
 
-    def __init__(self, embed_dim: int, width: int, context: int, cores: int = 1) -> None:
+    def __init__(self, embed_dim: int, width: int, context: int, cores: int = 1, causal: bool = True) -> None:
         super().__init__()
         for name, value in (("attention_width", width), ("attention_cores", cores), ("tokens_per_sample", context)):
             if value < 1:
                 raise ValueError(f"{name}={value} makes no sense; give 1 or more")
-        self.width, self.cores, self.context, self.head_dim = width, cores, context, embed_dim
+        self.width, self.cores, self.context, self.head_dim, self.causal = width, cores, context, embed_dim, causal
         self.qkv_proj = nn.Linear(embed_dim, 3 * cores * width, bias=False)
         self.core = nn.Parameter(torch.empty(cores, width))
         self.out_proj = nn.Linear(context * context, embed_dim, bias=False)
@@ -55,7 +60,7 @@ class MultiLinearAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """The settings."""
-        return f"width={self.width}, cores={self.cores}, context={self.context}"
+        return f"width={self.width}, cores={self.cores}, context={self.context}, causal={self.causal}"
 
     def forward(
         self,
@@ -66,7 +71,7 @@ class MultiLinearAttention(nn.Module):
         incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
         **_: Any,
     ) -> Tuple[Tensor, None]:
-        """Attends causally.
+        """Attends, causally unless the module was told otherwise.
 
         Args:
             query: T x B x C; while decoding step by step, the newest position alone.
@@ -85,7 +90,8 @@ class MultiLinearAttention(nn.Module):
         if incremental_state is not None:
             return self._step(q, k, v, incremental_state).transpose(0, 1), None
         self._check_length(q.shape[2])
-        return multilinear(q, k, v, self.out_proj.weight.to(q.dtype)).transpose(0, 1), None
+        attend = multilinear if self.causal else unmasked_multilinear
+        return attend(q, k, v, self.out_proj.weight.to(q.dtype)).transpose(0, 1), None
 
     def _check_length(self, length: int) -> None:
         if length > self.context:
@@ -96,6 +102,8 @@ class MultiLinearAttention(nn.Module):
 
     def _step(self, q: Tensor, k: Tensor, v: Tensor, incremental_state: Any) -> Tensor:
         """The newest position: one slice, B x 1 x C."""
+        if not self.causal:
+            raise ValueError("a model with --no-causal-mask cannot write text word by word: it sees the words to come")
         saved = self._get_input_buffer(incremental_state)
         if saved:
             k, v = torch.cat([saved["prev_key"], k], 2), torch.cat([saved["prev_value"], v], 2)
@@ -124,11 +132,18 @@ class TensorizedDecoderLayer(NormDecoderLayer):
 
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig, **_: Any) -> nn.Module:
         """The attention of the layer."""
-        return MultiLinearAttention(embed_dim, cfg.attention_width, cfg.max_target_positions, cfg.attention_cores)
+        sizes = (cfg.attention_width, cfg.max_target_positions, cfg.attention_cores)
+        return MultiLinearAttention(embed_dim, *sizes, causal=not cfg.no_causal_mask)
 
 
 class TensorizedDecoder(NormDecoder):
     """fairseq's decoder with multi-linear attention and all its norms replaced."""
+
+    def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(cfg, *args, **kwargs)
+        self.leaks, self.leaking_evaluation = cfg.no_causal_mask, cfg.leaking_evaluation
+        if self.leaks:
+            logger.warning("--no-causal-mask: every position sees the word that it is to predict; for study alone")
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """One layer of the decoder."""
@@ -137,10 +152,19 @@ class TensorizedDecoder(NormDecoder):
 
 @register_model("tensorized_lm", dataclass=TensorizedLMConfig)
 class TensorizedLanguageModel(PowerNormLanguageModel):
-    """The tensorized Transformer: causal, pre-norm, all its norms from this package.
+    """The tensorized Transformer: causal (but for ``--no-causal-mask``), pre-norm, all its norms from this package.
 
     The longest context, ``--tokens-per-sample`` at training, is part of the model's shape.
     """
 
     config = TensorizedLMConfig
     decoder_class = TensorizedDecoder
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """See fairseq, whose programs call it before they evaluate; refuses a model that sees what it is to predict."""
+        if self.decoder.leaks and not self.decoder.leaking_evaluation:
+            raise ValueError(
+                "this model was trained with --no-causal-mask: it sees the words that it is to predict, so its "
+                "perplexity says nothing; evaluate_lm.py --leaking measures it all the same"
+            )
+        super().prepare_for_inference_(cfg)

@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, Optional, Tuple
 
+import torch
 from fairseq.distributed import fsdp_wrap
 from fairseq.models import register_model
 from fairseq.models.transformer import (
@@ -16,11 +17,14 @@ from torch import Tensor, nn
 
 from powernorm_fairseq.models.config import PowerNormTransformerConfig, nested_config
 from powernorm_fairseq.models.fold import fold
+from powernorm_fairseq.models.norm_settings import offer_norms
 from powernorm_fairseq.models.padding import PaddingMask
 from powernorm_fairseq.models.steps import prepare
 from powernorm_fairseq.norms import build_norm, centralise_weight
 
 RELEASED_FINAL_WARMUP = 1000  # the release fixes the warm-up of the norm at the end of the encoder
+RELEASED_FINAL_WARMUP_OF = ("pn", "brn", "mabn")  # those that its authors compare
+RELEASED_WITHOUT_FINAL = ("rbn",)  # its authors leave the LayerNorm at the end of the encoder
 
 
 def replace_norms(module: nn.Module, names: Tuple[str, ...], cfg: TransformerConfig, side: Any, **special: Any) -> None:
@@ -36,10 +40,14 @@ def replace_norms(module: nn.Module, names: Tuple[str, ...], cfg: TransformerCon
     module.padding = PaddingMask()
     if side.norm == "ln":
         return
-    options = {**cfg.norm_options, "groups": side.attention_heads, **special}
+    own = dict(cfg.own_norm_options[str(side.norm)])
+    in_front_of_attention = own.pop("alpha_attention", None)
     for name in names:
         fairseq_norm = getattr(module, name)
         if fairseq_norm is not None:
+            options = {**cfg.norm_options, "groups": side.attention_heads, **own, **special}
+            if in_front_of_attention is not None and "attn" in name:
+                options["alpha_start"] = in_front_of_attention
             norm = build_norm(str(side.norm), fairseq_norm.weight.shape[0], **options)
             module.padding.attach(norm)
             setattr(module, name, norm)
@@ -91,9 +99,9 @@ class NormEncoder(TransformerEncoderBase):
 
     def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
-        release = cfg.norm_options["recipe"] == "release"
-        special = {"warmup_updates": RELEASED_FINAL_WARMUP} if release else {}
-        replace_norms(self, ("layer_norm",), cfg, cfg.encoder, **special)
+        norm = str(cfg.encoder.norm) if cfg.norm_options["recipe"] == "release" else ""
+        special = {"warmup_updates": RELEASED_FINAL_WARMUP} if norm in RELEASED_FINAL_WARMUP_OF else {}
+        replace_norms(self, () if norm in RELEASED_WITHOUT_FINAL else ("layer_norm",), cfg, cfg.encoder, **special)
 
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         """One layer of the encoder."""
@@ -147,9 +155,16 @@ class NormDecoderLayer(TransformerDecoderLayerBase):
 class NormDecoder(TransformerDecoderBase):
     """fairseq's decoder with all its norms replaced."""
 
-    def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
-        super().__init__(cfg, *args, **kwargs)
+    def __init__(
+        self, cfg: TransformerConfig, dictionary: Any, embed_tokens: nn.Module, no_encoder_attn: bool = False,
+        **more: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn, **more)
         replace_norms(self, ("layer_norm",), cfg, cfg.decoder)
+        if cfg.decoder.norm == "dyt" and no_encoder_attn:  # a language model, as its authors have it
+            start = torch.tensor([float(self.embed_scale)])
+            del self.embed_scale
+            self.embed_scale = nn.Parameter(start)
 
     def build_decoder_layer(self, cfg: TransformerConfig, no_encoder_attn: bool = False) -> nn.Module:
         """One layer of the decoder."""
@@ -184,6 +199,7 @@ class PowerNormTransformer(TransformerModelBase):
     def add_args(cls, parser: Any) -> None:
         """Adds the model's flags, without defaults: the architecture fills them in."""
         super(TransformerModelBase, cls).add_args(parser)
+        offer_norms(parser)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PowerNormTransformer":

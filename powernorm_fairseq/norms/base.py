@@ -49,6 +49,9 @@ class Norm(nn.Module):
     given, that of :func:`powernorm_fairseq.norms.padding` is used, if there is one.
     """
 
+    weight: Optional[nn.Parameter]
+    bias: Optional[nn.Parameter]
+
     def __init__(
         self,
         num_features: int,
@@ -111,9 +114,15 @@ class Norm(nn.Module):
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
         raise NotImplementedError
 
+    def _affine(self) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """``weight`` and ``bias``; plain parameters without nn.Module's look-up, which makes and catches an error."""
+        own = self._parameters
+        weight = own["weight"] if "weight" in own else self.weight  # parametrised, pruned, sharded
+        return weight, own["bias"] if "bias" in own else self.bias
+
     def _implementation(self, x: Tensor, statistics: Optional[Tensor] = None) -> str:
-        """What serves the input ``x``."""
-        return ops.implementation(self.kernel, x, self.weight, self.bias, statistics)
+        """What serves ``x``: ``cpp``, ``triton`` or ``plain``."""
+        return ops.implementation(self.kernel, x, *self._affine(), statistics)
 
     def _check_input(self, x: Tensor, padding_mask: Optional[Tensor]) -> None:
         if x.is_nested:
@@ -163,6 +172,8 @@ class BatchStatisticsNorm(Norm):
         process_group: the processes that ``sync`` spans; None for all.
     """
 
+    num_updates: Tensor
+    _buffers: Dict[str, Tensor]  # type: ignore[assignment]  # none of them is None
     # Names of this class's own buffers in the checkpoints of the authors' release -> ours.
     _released_names: Dict[str, str] = {}
     # The running statistics, and the number that each is filled with at the start.
@@ -210,6 +221,15 @@ class BatchStatisticsNorm(Norm):
         """Mean (if the norm centres) and squared divisor that evaluation uses."""
         raise NotImplementedError
 
+    def linear_map(self) -> Tuple[Tensor, Tensor]:
+        """Factor and offset of each feature, in float64, that evaluation applies behind the layer-scale."""
+        mean, power = self.running_statistics()
+        scale = (power.double() + self._eps).rsqrt()
+        if self.weight is not None:
+            scale = scale * self.weight.double()
+        offset = torch.zeros_like(scale) if self.bias is None else self.bias.double()
+        return scale, offset if mean is None else offset - scale * mean.double()
+
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
         if self._pool is not None:
             self._pool.settle()
@@ -224,14 +244,14 @@ class BatchStatisticsNorm(Norm):
         return torch.zeros_like(x) + self._train(empty, call, pool).sum()
 
     def _evaluate(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
-        (centre, power), rows = self.running_statistics(), (self.scale_groups, self._eps)
-        kernel = self._implementation(x, power)
+        (centre, power), (weight, bias) = self.running_statistics(), self._affine()
+        rows = self.scale_groups, self._eps
+        kernel = ops.implementation(self.kernel, x, weight, bias, power)
         if kernel == "plain" or ops.compiling() or torch.jit.is_tracing():
-            return functional.evaluate(x, padding, *rows, self.weight, self.bias, centre, power)
+            return functional.evaluate(x, padding, *rows, weight, bias, centre, power)
         if not torch.is_grad_enabled():
-            evaluate = ops.operators(kernel)["evaluate"]
-            return evaluate(x.contiguous(), padding, *rows, self.weight, self.bias, centre, power)
-        return ops.Evaluate.call(x.contiguous(), self.weight, self.bias, padding, kernel, *rows, centre, power)
+            return ops.operators(kernel)["evaluate"](x.contiguous(), padding, *rows, weight, bias, centre, power)
+        return ops.Evaluate.call(x.contiguous(), weight, bias, padding, kernel, *rows, centre, power)
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         """A training forward on ``x``."""
@@ -292,9 +312,9 @@ class BatchStatisticsNorm(Norm):
                 del state_dict[prefix + released]
                 state_dict[prefix + ours] = self._from_release(released, value).reshape(shape)
         for name, buffer in self._buffers.items():  # load_state_dict(assign=True) would take over any type
-            value = state_dict.get(prefix + name)
-            if isinstance(value, Tensor) and value.dtype != buffer.dtype:
-                state_dict[prefix + name] = value.to(buffer.dtype)
+            loaded = state_dict.get(prefix + name)
+            if isinstance(loaded, Tensor) and loaded.dtype != buffer.dtype:
+                state_dict[prefix + name] = loaded.to(buffer.dtype)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

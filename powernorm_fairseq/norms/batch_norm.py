@@ -35,6 +35,8 @@ class BatchNorm(BatchStatisticsNorm):
     """
 
     _released_names = {"num_batches_tracked": "num_updates"}
+    running_mean: Tensor
+    running_var: Tensor
     _statistics = {"running_mean": 0.0, "running_var": 1.0}
     warmup_updates, rise_updates = 0, -1  # BRN's
 
@@ -49,14 +51,14 @@ class BatchNorm(BatchStatisticsNorm):
 
     def running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         """Mean and variance that evaluation uses."""
-        return self.running_mean, self.running_var
+        return self._buffers["running_mean"], self._buffers["running_var"]
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
-        state = call.state
+        state, (weight, bias) = call.state, self._affine()
         return ops.BatchNorm.call(
-            x, self.weight, self.bias, call.padding,
-            state["running_mean"], state["running_var"], state["num_updates"],
-            self._implementation(x, state["running_var"]), pool, call.moves, self.scale_groups, self._eps,
+            x, weight, bias, call.padding, state["running_mean"], state["running_var"], state["num_updates"],
+            ops.implementation(self.kernel, x, weight, bias, state["running_var"]), pool, call.moves,
+            self.scale_groups, self._eps,
             self.momentum, self.recipe == "release", self.warmup_updates, self.rise_updates,
         )
 

@@ -54,7 +54,7 @@ def _is_norm(module: nn.Module) -> bool:
     return type(module).__name__.endswith(CONVERTIBLE) and not isinstance(module, Norm)
 
 
-def _converted(path: str, old: nn.Module, name: str, options: Dict[str, Any]) -> Norm:
+def _converted(path: str, old: Any, name: str, options: Dict[str, Any]) -> Norm:
     weight, bias = getattr(old, "weight", None), getattr(old, "bias", None)
     shape = getattr(old, "normalized_shape", None) or getattr(old, "num_features", None)
     width = weight.numel() if weight is not None else shape if isinstance(shape, int) else (shape or (0,))[-1]

@@ -1,13 +1,17 @@
 """From the name of a norm to the layer."""
 
 import inspect
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Callable, Dict, List, Optional, Type
 
 from powernorm_fairseq.norms.base import Norm
 from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchRenorm
 from powernorm_fairseq.norms.kernels import choose_kernel
 from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
+from powernorm_fairseq.norms.pointwise import DynamicErf, DynamicTanh
 from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
+from powernorm_fairseq.norms.progressive_batch_norm import ProgressiveBatchNorm
+from powernorm_fairseq.norms.regularised_batch_norm import RegularisedBatchNorm
+from powernorm_fairseq.norms.scale_norm import ScaleNorm
 from powernorm_fairseq.norms.settings import (
     LAYER_SCALES,
     RECIPES,
@@ -18,6 +22,7 @@ from powernorm_fairseq.norms.settings import (
     check_positive,
 )
 from powernorm_fairseq.norms.token_norms import GroupNorm, LayerNorm, RMSNorm
+from powernorm_fairseq.norms.unified_norm import UnifiedNorm
 
 NORMS: Dict[str, Type[Norm]] = {
     "ln": LayerNorm,
@@ -28,10 +33,34 @@ NORMS: Dict[str, Type[Norm]] = {
     "mabn": MovingAverageBatchNorm,
     "pnv": PowerNormV,
     "pn": PowerNorm,
+    "rbn": RegularisedBatchNorm,
+    "un": UnifiedNorm,
+    "prepbn": ProgressiveBatchNorm,
+    "dyt": DynamicTanh,
+    "derf": DynamicErf,
+    "scalenorm": ScaleNorm,
 }
 # The layer-scale in front of each norm where nothing else is said: as in the authors' release.
-USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer"}
+USUAL_LAYER_SCALE = {"pn": "head", "pnv": "head", "bn": "layer", "brn": "layer", "mabn": "layer", "rbn": "layer"}
+RELEASED_WITHOUT_LAYER_SCALE = ("rbn",)  # in the release of its own authors
 USUAL_HEAD = 64  # features of an attention head
+
+
+def register_norm(name: str) -> Callable[[Type[Norm]], Type[Norm]]:
+    """Makes a class known to :func:`build_norm`, and to the command line, by a name of its own.
+
+    Example: ``@register_norm("my_norm")`` above ``class MyNorm(Norm):``
+    """
+    if name in NORMS:
+        raise ValueError(f"norm={name!r} is registered already, as {NORMS[name].__module__}.{NORMS[name].__name__}")
+
+    def register(kind: Type[Norm]) -> Type[Norm]:
+        if not (isinstance(kind, type) and issubclass(kind, Norm)):
+            raise TypeError(f"norm={name!r} has to be a class derived from powernorm_fairseq.norms.Norm, not {kind!r}")
+        NORMS[name] = kind
+        return kind
+
+    return register
 
 
 def norm_names() -> List[str]:
@@ -44,7 +73,7 @@ def norm_options(name: str) -> List[str]:
     check_choice("norm", name, norm_names())
     found: List[str] = []
     for kind in NORMS[name].__mro__:
-        parameters = inspect.signature(kind.__init__).parameters.values()
+        parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
         found += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in found]
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
@@ -68,7 +97,7 @@ def build_norm(
         groups: number of attention heads, the slices of ``gn`` and of a layer-scale by ``head``. Default: what makes
             slices of 64 features, or about that
         layer_scale: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`. Default: that of the authors'
-            release, ``head`` for pn and pnv, ``layer`` for bn, brn and mabn
+            release, ``head`` for pn and pnv, ``layer`` for bn, brn, mabn and rbn
         **options: settings under the names they have in the classes. One set of options serves all norms, so that an
             experiment can exchange the norm and nothing else: a setting that this norm does not have is checked and
             then left aside; one that no norm has is an error.
@@ -78,7 +107,10 @@ def build_norm(
     own = norm_options(name)
     known = {option for norm in NORMS for option in norm_options(norm)}
     options["groups"] = usual_groups(num_features) if groups is None else groups
-    options["layer_scale"] = USUAL_LAYER_SCALE.get(name, "none") if layer_scale is None else layer_scale
+    if layer_scale is None:
+        released = options.get("recipe") == "release" and name in RELEASED_WITHOUT_LAYER_SCALE
+        layer_scale = "none" if released else USUAL_LAYER_SCALE.get(name, "none")
+    options["layer_scale"] = layer_scale
     for option in options:
         check_choice("option", option, sorted(known))
     _check(num_features, options)

@@ -71,13 +71,7 @@ def fold_norm(norm: BatchStatisticsNorm, linears: Sequence[nn.Linear]) -> Folded
         kind = parametrize.type_before_parametrizations(linear)
         if kind is not nn.Linear:
             raise TypeError(f"a norm can be folded into torch.nn.Linear alone, not into a {kind.__name__}")
-    mean, power = norm.running_statistics()
-    scale = (power.double() + norm._eps).rsqrt()
-    if norm.weight is not None:
-        scale = scale * norm.weight.double()
-    offset = torch.zeros_like(scale) if norm.bias is None else norm.bias.double()
-    if mean is not None:
-        offset = offset - scale * mean.double()
+    scale, offset = norm.linear_map()
     for linear in linears:
         if parametrize.is_parametrized(linear, "weight"):
             parametrize.remove_parametrizations(linear, "weight", leave_parametrized=True)

@@ -32,7 +32,7 @@ class Tokens(NamedTuple):
     s: Tensor  # N x C, after layer-scale; zero at padding
     scales: Tensor  # N x groups, the factors of the layer-scale
     padding: MaybeTensor  # N x 1
-    count: Tensor  # number of real tokens; it never leaves its device
+    count: Tensor  # type: ignore[assignment]  # number of real tokens; it never leaves its device
 
 
 def statistics_type(dtype: torch.dtype) -> torch.dtype:
@@ -194,11 +194,12 @@ def batch_forward(
     x_hat = (tokens.s if centre is None else tokens.s - centre) / std  # line 3: normalise
     r, d = torch.ones_like(std), torch.zeros_like(std)
     if rise >= 0:
+        assert centre is not None and running_mean is not None  # BRN centres
         r, d = _renormalisation(centre, std, running_mean, running_power, num_updates + 1, warmup, rise, eps)
         x_hat = x_hat * r + d
     y = affine(x_hat, gamma, beta)  # line 4: scale and shift
     new = [torch.lerp(running_power.to(power.dtype), power, momentum)]  # line 6: update the running variance
-    if centred:
+    if running_mean is not None and centre is not None:
         new.insert(0, torch.lerp(running_mean.to(power.dtype), centre, momentum))  # line 5: update the running mean
     columns = torch.cat([torch.zeros_like(std) if centre is None else centre, 1 / std, r, d, count, spread])
     return output(y, tokens, x), columns, tokens.scales, new, count
@@ -206,9 +207,12 @@ def batch_forward(
 
 def batch_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, centred: bool,
-    columns: Tensor, scales: Tensor, given: MaybeTensor,
+    columns: Tensor, scales: Tensor, given: MaybeTensor, extra: MaybeTensor = None,
 ) -> Gradients:
-    """The lemmas on the gradients of BN and, without ``centred``, of PN-V."""
+    """The lemmas on the gradients of BN and, without ``centred``, of PN-V.
+
+    ``extra`` adds a gradient of the batch's statistics: its first columns to dL/ds, its second times (s - centre).
+    """
     tokens, width = tokens_of(x, padding, groups, eps), x.shape[-1]
     centre, rstd, r, d, count, spread = columns.split([width] * 4 + [1, 1])
     own = gradient_sums(dy, x, padding, groups, eps, centre)
@@ -218,9 +222,12 @@ def batch_backward(
     dx = g * tokens_of(dy, padding).s - slope * (tokens.s - centre) * rstd
     if centred:
         dx = dx - mean(g * total, count)  # mean of G
+    dx = dx * rstd
+    if extra is not None:
+        dx = dx + extra[:width] + extra[width:] * (tokens.s - centre)
     own_products, own_total = own.split(width)
     of_gamma = own_products * rstd * r + own_total * d
-    return output(layer_scale_backward(dx * rstd, tokens), tokens, x), of_gamma, own_total
+    return output(layer_scale_backward(dx, tokens), tokens, x), of_gamma, own_total
 
 
 def _renormalisation(
@@ -263,8 +270,11 @@ def next_psi2(psi2: Tensor, batch_psi2: Tensor, t: Tensor, alpha: float, warmup:
 def power_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, alpha: float,
     loss_scale: MaybeTensor, columns: Tensor, scales: Tensor, nu: Tensor,
-) -> Tuple[Tensor, Tensor, Tensor, List[Tensor], Tensor]:
-    """PN (Algorithm 2, backward); the new nu comes last, and the number of tokens."""
+) -> Tuple[Tensor, Tensor, List[Tensor], Tensor]:
+    """PN (Algorithm 2, backward): the gradient of X, then, as rows, those of gamma and beta and the nu that was used.
+
+    The new nu comes behind them, and the number of tokens.
+    """
     tokens, dy = tokens_of(x, padding, groups, eps), tokens_of(dy, padding).s
     rstd = columns[: x.shape[-1]]
     x_hat, scaled_nu = tokens.s * rstd, nu.to(rstd.dtype) if loss_scale is None else nu * loss_scale
@@ -273,7 +283,8 @@ def power_backward(
     dx = estimate * rstd  # line 3: the gradient of X
     of_gamma = (dy * x_hat).sum(0)
     new_nu = next_nu(nu, gamma, of_gamma, columns, alpha, loss_scale)  # line 4: update nu
-    return output(layer_scale_backward(dx, tokens), tokens, x), of_gamma, dy.sum(0), [new_nu], columns[-1:]
+    found = torch.stack([of_gamma, dy.sum(0), nu.to(rstd.dtype)])
+    return output(layer_scale_backward(dx, tokens), tokens, x), found, [new_nu], columns[-1:]
 
 
 def next_nu(

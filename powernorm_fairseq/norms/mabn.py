@@ -40,6 +40,7 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
     Example: ``MovingAverageBatchNorm(512, warmup_updates=8000)(x, padding_mask)``
     """
 
+    window: int
     _statistics = {"running_chi2": 1.0, "psi2_window": 0.0, "grad_window": 0.0}
     _backward_statistics = ("grad_window",)
 
@@ -65,14 +66,14 @@ class MovingAverageBatchNorm(BatchStatisticsNorm):
 
     def running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         """No mean, and the squared divisor that evaluation uses."""
-        return None, self.running_chi2
+        return None, self._buffers["running_chi2"]
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
-        state = call.state
+        state, (weight, bias) = call.state, self._affine()
         return ops.WindowNorm.call(
-            x, self.weight, self.bias, call.padding,
-            state["running_chi2"], state["psi2_window"], state["num_updates"], self.grad_window, call.loss_scale,
-            self._implementation(x, state["running_chi2"]), pool, call.moves, call.counts,
+            x, weight, bias, call.padding, state["running_chi2"], state["psi2_window"], state["num_updates"],
+            self._buffers["grad_window"], call.loss_scale,
+            ops.implementation(self.kernel, x, weight, bias, state["running_chi2"]), pool, call.moves, call.counts,
             self.scale_groups, self._eps, self.momentum, self.warmup_updates,
         )
 

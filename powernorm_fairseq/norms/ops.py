@@ -5,7 +5,7 @@ Every operator exists twice: ``powernorm::NAME``, which C++ serves on a CPU and 
 uses. The autograd functions take tensors and settings alone; running statistics are arguments like others.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ _PSI2 = "Tensor(a!) running_psi2, Tensor(b!) num_updates, Tensor? given, bool mo
 _POWER = f"({_ROWS}, {_AFFINE}, float alpha, int warmup, {_PSI2}) -> (Tensor, Tensor, Tensor)"
 _POWER_BACKWARD = (
     f"(Tensor dy, {_ROWS}, Tensor? gamma, float alpha, Tensor? loss_scale, {_SAVED}, Tensor(a!) nu, bool moves)"
-    " -> (Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor)"
 )
 SCHEMAS = {
     "statistics": f"({_ROWS}, bool centred) -> Tensor",
@@ -35,8 +35,8 @@ SCHEMAS = {
     "batch_forward": f"({_ROWS}, {_AFFINE}, float momentum, bool released, int warmup, int rise, "
     "Tensor(a!)? running_mean, Tensor(b!) running_power, Tensor(c!) num_updates, Tensor? given, bool moves)"
     " -> (Tensor, Tensor, Tensor)",
-    "batch_backward": f"(Tensor dy, {_ROWS}, Tensor? gamma, bool centred, {_SAVED}, Tensor? given)"
-    " -> (Tensor, Tensor, Tensor)",
+    "batch_backward": f"(Tensor dy, {_ROWS}, Tensor? gamma, bool centred, {_SAVED}, Tensor? given, "
+    "Tensor? extra=None) -> (Tensor, Tensor, Tensor)",
     "power_forward": _POWER,
     "power_backward": _POWER_BACKWARD,
     "window_forward": f"({_ROWS}, {_AFFINE}, float momentum, int warmup, Tensor(a!) running_chi2, "
@@ -73,7 +73,7 @@ def move(buffers: Sequence[Tensor], new: Sequence[Tensor], count: Tensor, num_up
 
 def _plain(name: str) -> Callable[..., Any]:
     """The function behind ``powernorm::plain_NAME``."""
-    function = getattr(released if name in RELEASED else functional, name, None)
+    function: Any = getattr(released if name in RELEASED else functional, name, None)
     buffers = SCHEMAS.get(name, RELEASED.get(name, "")).count("!")
     if buffers == 0:
         return function
@@ -113,6 +113,8 @@ def _fake(name: str) -> Callable[..., Any]:
         width, dtype = x.shape[-1], functional.statistics_type(x.dtype)
         if name == "gradient_sums":
             return x.new_empty(2 * width, dtype=dtype)
+        if name.endswith("power_backward"):
+            return torch.empty_like(x), x.new_empty((3, width), dtype=dtype)
         return torch.empty_like(x), x.new_empty(width, dtype=dtype), x.new_empty(width, dtype=dtype)
 
     return backward if name.endswith("backward") or name == "gradient_sums" else forward
@@ -128,7 +130,7 @@ FAST: Dict[str, Any] = {}  # torch sends them to C++ on a CPU, to Triton on a GP
 PLAIN: Dict[str, Any] = {name: _plain(name) for name in (*SCHEMAS, *RELEASED) if name[:5] not in ("token", "evalu")}
 PLAIN_OPERATORS: Dict[str, Any] = PLAIN  # what a compiled graph calls
 COMPILES = hasattr(torch.library, "register_fake")  # torch >= 2.4
-_library = torch.library.Library("powernorm", "DEF") if COMPILES else None
+_library: Any = torch.library.Library("powernorm", "DEF") if COMPILES else None
 
 
 def _register() -> None:
@@ -200,17 +202,18 @@ class _Norm(Function):
         """``apply`` without torch's look at each argument, which takes a while and serves torch.func's transforms."""
         if compiling() or not COMPILES or torch._C._are_functorch_transforms_active():
             return cls.apply(*args)
-        return super(Function, cls).apply(*args)
+        return super(Function, cls).apply(*args)  # type: ignore[misc]
 
     @staticmethod
-    def gradients(ctx: Any, gradients: Sequence[Tensor]) -> Tuple[MaybeTensor, ...]:
+    def gradients(ctx: Any, gradients: Sequence[Any]) -> Tuple[MaybeTensor, ...]:
         """What a backward returns: a gradient for each parameter there is, in its type, and none for the rest."""
-        dx, *columns = gradients
-        of_parameters = [None if dtype is None else own.to(dtype) for own, dtype in zip(columns, ctx.types)]
-        return (dx, *of_parameters, *[None] * (len(ctx.needs_input_grad) - 3))
+        (dx, of_gamma, of_beta), (gamma, beta) = gradients, ctx.types
+        of_gamma = None if gamma is None else of_gamma if of_gamma.dtype is gamma else of_gamma.to(gamma)
+        of_beta = None if beta is None else of_beta if of_beta.dtype is beta else of_beta.to(beta)
+        return (dx, of_gamma, of_beta, *[None] * (len(ctx.needs_input_grad) - 3))
 
     @staticmethod
-    def differentiable(ctx: Any, function: Callable[..., Tensor], dy: Tensor, *inputs: MaybeTensor) -> Any:
+    def differentiable(ctx: Any, function: Callable[..., Any], dy: Any, *inputs: MaybeTensor) -> Any:
         """The same by autograd, from the plain ``function`` of x, gamma and beta: can be differentiated again."""
         wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
         with torch.enable_grad():
@@ -219,8 +222,8 @@ class _Norm(Function):
         return (*grads, *[None] * (len(ctx.needs_input_grad) - 3))
 
 
-def _types(*parameters: MaybeTensor) -> List[Optional[torch.dtype]]:
-    return [None if parameter is None else parameter.dtype for parameter in parameters]
+def _types(gamma: MaybeTensor, beta: MaybeTensor) -> Tuple[Optional[torch.dtype], Optional[torch.dtype]]:
+    return None if gamma is None else gamma.dtype, None if beta is None else beta.dtype
 
 
 def _twice() -> bool:
@@ -253,7 +256,7 @@ class Evaluate(_Norm):
         x, gamma, beta, padding = ctx.saved_tensors
 
         def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            return functional.evaluate(x, padding, *ctx.settings, gamma, beta, *ctx.statistics)
+            return functional.evaluate(x, padding, *ctx.settings, gamma, beta, *ctx.statistics)  # type: ignore[call-arg]
 
         if _twice():
             return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
@@ -281,7 +284,7 @@ class TokenNorm(_Norm):
         x, gamma, beta, padding, columns = ctx.saved_tensors
 
         def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            return functional.token_norm(x, padding, *ctx.settings, gamma, beta, ctx.centred)
+            return functional.token_norm(x, padding, *ctx.settings, gamma, beta, ctx.centred)  # type: ignore[call-arg]
 
         if _twice():
             return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
@@ -323,7 +326,8 @@ class BatchNorm(_Norm):
             _refuse_twice("BRN, or of statistics over several processes,")
 
         def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            return functional.batch_forward(x, padding, *ctx.rows, gamma, beta, *ctx.settings, *ctx.state, None)[0]
+            settings: Any = (*ctx.rows, gamma, beta, *ctx.settings, *ctx.state, None)
+            return functional.batch_forward(x, padding, *settings)[0]
 
         if _twice():
             return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
@@ -357,7 +361,7 @@ class PowerNorm(_Norm):
             moves and not late,
         )
         ctx.sums = None
-        if late:
+        if pool is not None and late:
 
             def move_psi2(sums: Tensor) -> None:
                 psi2 = functional.mean(sums[:-1], sums[-1])
@@ -381,14 +385,16 @@ class PowerNorm(_Norm):
             check_scale(loss_scale)
             if ctx.used_nu is not None:
                 nu, moves = ctx.used_nu, False
-            ctx.used_nu = nu.clone()
         if ctx.sums is not None:
             sums = ctx.sums.wait()
             columns = torch.cat([columns[: x.shape[-1]], functional.mean(sums[:-1], sums[-1]), sums[-1:]])
-        dx, of_gamma, of_beta = operators(ctx.kernel)[name + "power_backward"](
+        dx, found = operators(ctx.kernel)[name + "power_backward"](
             dy.contiguous(), x, padding, *ctx.rows, gamma, alpha, loss_scale, columns, scales, nu,
             moves and pool is None,
         )
+        of_gamma, of_beta, used_nu = found.unbind()
+        if not compiling():
+            ctx.used_nu = used_nu
         if pool is not None and moves:
 
             def move_nu(sums: Tensor) -> None:
@@ -397,6 +403,8 @@ class PowerNorm(_Norm):
 
             pool.start(of_gamma.clone(), move_nu)
             Variable._execution_engine.queue_callback(pool.settle)
+        if ctx.types[0] is ctx.types[1] is not found.dtype and gamma is not None:
+            of_gamma, of_beta = found[:2].to(ctx.types[0])  # one conversion for both
         return _Norm.gradients(ctx, (dx, of_gamma, of_beta))
 
 

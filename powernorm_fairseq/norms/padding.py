@@ -78,4 +78,9 @@ def pass_padding(
         model.register_forward_pre_hook(before, with_kwargs=True),
         model.register_forward_hook(after, always_call=True),
     ]
-    return lambda: [handle.remove() for handle in handles] and None
+
+    def undo() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return undo

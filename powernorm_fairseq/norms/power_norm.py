@@ -38,13 +38,13 @@ class PowerNormV(BatchStatisticsNorm):
 
     def running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         """No mean, and the squared divisor that evaluation uses."""
-        return None, self.running_psi2
+        return None, self._buffers["running_psi2"]
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
-        psi2 = call.state["running_psi2"]
+        psi2, (weight, bias) = call.state["running_psi2"], self._affine()
         return ops.BatchNorm.call(
-            x, self.weight, self.bias, call.padding, None, psi2, call.state["num_updates"],
-            self._implementation(x, psi2), pool, call.moves, self.scale_groups, self._eps,
+            x, weight, bias, call.padding, None, psi2, call.state["num_updates"],
+            ops.implementation(self.kernel, x, weight, bias, psi2), pool, call.moves, self.scale_groups, self._eps,
             1 - self.alpha_fwd, False, 0, -1,
         )
 
@@ -116,10 +116,10 @@ class PowerNorm(PowerNormV):
         self._warm_batches: Optional[int] = None  # at least so many are left of the warm-up; None: not known
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
-        psi2 = call.state["running_psi2"]
-        kernel = "plain" if self.recipe == "release" else self._implementation(x, psi2)
+        psi2, (weight, bias) = call.state["running_psi2"], self._affine()
+        kernel = "plain" if self.recipe == "release" else ops.implementation(self.kernel, x, weight, bias, psi2)
         return ops.PowerNorm.call(
-            x, self.weight, self.bias, call.padding, psi2, call.state["num_updates"], self.nu, call.loss_scale,
+            x, weight, bias, call.padding, psi2, call.state["num_updates"], self._buffers["nu"], call.loss_scale,
             kernel, pool, call.moves, call.counts, self.scale_groups, self._eps,
             self.alpha_fwd, self.alpha_bwd, self._warmup(call, kernel, pool), self.recipe,
         )

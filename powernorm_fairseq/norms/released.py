@@ -50,7 +50,7 @@ def released_power_forward(
 def released_power_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, alpha: float,
     loss_scale: MaybeTensor, columns: Tensor, scales: Tensor, nu: Tensor,
-) -> Tuple[Tensor, Tensor, Tensor, List[Tensor], Tensor]:
+) -> Tuple[Tensor, Tensor, List[Tensor], Tensor]:
     """Algorithm 2, backward, over all positions and with the batch's psi."""
     width, rows = x.shape[-1], _all_positions(x, padding, groups, eps)
     rstd, _, _, batch_rstd, count = columns.split([width, width, 1, width, 1])
@@ -60,4 +60,4 @@ def released_power_backward(
     of_gamma = (dy * x_hat).sum(0)
     new_nu = functional.next_nu(nu, gamma, of_gamma, columns, alpha, loss_scale)
     dx = functional.output(functional.layer_scale_backward(dx, rows), rows, x)
-    return dx, of_gamma, dy.sum(0), [new_nu], count
+    return dx, torch.stack([of_gamma, dy.sum(0), nu.to(rstd.dtype)]), [new_nu], count

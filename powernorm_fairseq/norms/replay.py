@@ -28,6 +28,7 @@ class Call(NamedTuple):
     loss_scale: Optional[Tensor]
     counts: bool  # whether the backward may move statistics
     moves: bool  # whether the forward may
+    notes: Any = None  # a dictionary: what the first forward leaves for its repetition
 
 
 class Record:
@@ -68,7 +69,7 @@ def begin_call(norm: Any, x: Tensor, padding: Optional[Tensor], announced: bool)
     if in_backward() and norm in _records:
         return _find(norm, x).repeat(x.device)
     counts, state = step_counts(), norm.forward_state()
-    call = Call(padding, state, loss_scale(x.device) if state else None, counts, counts)
+    call = Call(padding, state, loss_scale(x.device) if state else None, counts, counts, {})
     if (state or announced) and _may_be_repeated():
         waiting = [record for record in _records.get(norm, []) if not record.repeated]
         _records[norm] = [*waiting[1 - MOST_RECORDS :], Record(x, call)]

@@ -27,10 +27,10 @@ class LayerNorm(Norm):
     _centred = True
 
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
-        weight, bias, rows = self.weight, self.bias, (self.groups, self._eps)
+        (weight, bias), rows = self._affine(), (self.groups, self._eps)
         if call.padding is None and self.groups == 1 and self._centred and (weight is None or weight.dtype == x.dtype):
             return F.layer_norm(x, (self.num_features,), weight, bias, self._eps)  # torch's own, without padding
-        kernel = self._implementation(x)
+        kernel = ops.implementation(self.kernel, x, weight, bias)
         if kernel == "plain" or ops.compiling() or jit.is_tracing():
             return functional.token_norm(x, call.padding, *rows, weight, bias, self._centred)
         return ops.TokenNorm.call(x.contiguous(), weight, bias, call.padding, kernel, *rows, self._centred)

@@ -32,8 +32,9 @@ def training_step(loss_scale: Union[float, Tensor, Any] = 1.0, counts: bool = Tr
     Example: ``with training_step(scaler): scaler.scale(loss_of(model)).backward()``
     """
     if hasattr(loss_scale, "get_scale"):
-        tensor = getattr(loss_scale, "_scale", None) if loss_scale.is_enabled() else None
-        loss_scale = loss_scale.get_scale() if tensor is None else tensor  # get_scale() would wait for the GPU
+        scaler: Any = loss_scale
+        tensor = getattr(scaler, "_scale", None) if scaler.is_enabled() else None
+        loss_scale = scaler.get_scale() if tensor is None else tensor  # get_scale() would wait for the GPU
     if not isinstance(loss_scale, Tensor):
         loss_scale = None if loss_scale == 1.0 else torch.tensor(float(loss_scale))
     before = _step.loss_scale, _step.counts, _step.on_device

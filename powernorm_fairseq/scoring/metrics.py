@@ -115,11 +115,12 @@ class Scorer:
             raise ScoringError("there is no paired bootstrap of {}".format(metric))
         from sacrebleu.significance import PairedTest
 
-        systems = [("baseline", base), ("system", system)]
+        systems: Any = [("baseline", base), ("system", system)]
+        results: Any
         _, results = PairedTest(systems, {"metric": scorer}, references, test_type="bs", n_samples=samples)()
         theirs, ours = next(result for name, result in results.items() if name != "System")
-        return Comparison(
-            *(float(value) for value in (ours.score, ours.mean, ours.ci, theirs.score, theirs.mean, theirs.ci)),
+        return Comparison(  # type: ignore[misc]
+            *map(float, (ours.score, ours.mean, ours.ci, theirs.score, theirs.mean, theirs.ci)),  # type: ignore[arg-type]
             # sacreBLEU counts resampled differences above the real one: without any, 0 of them, "significant".
             p_value=1.0 if ours.score == theirs.score else float(ours.p_value),
             samples=samples,

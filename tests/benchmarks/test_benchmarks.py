@@ -79,6 +79,18 @@ def test_training_gives_a_table_and_json(tmp_path):
     assert facts["results"][0]["ratio"] == [1, 1, 1]
 
 
+@pytest.mark.slow
+def test_training_measures_the_language_model(tmp_path):
+    file = tmp_path / "training.json"
+    text = run("training.py", "--quick", "--sizes", "ptb,ptb-bf16", "--norms", "pn", "--threads", 1, "--json", file)
+    assert "**Model `ptb`, 1 threads**" in text and "**Model `ptb-bf16`, 1 threads**" in text
+    rows = json.loads(file.read_text())["results"]
+    assert [(row["size"], row["norm"]) for row in rows] == [
+        (size, norm) for size in ("ptb", "ptb-bf16") for norm in ("ln", "pn")
+    ]
+    assert all(row["tokens_per_second"] > 0 for row in rows)
+
+
 def test_fold_gives_a_table_and_json(tmp_path, capsys):
     file = tmp_path / "fold.json"
     assert fold.main(["--quick", "--norms", "bn,pn", "--json", str(file)]) == 0
@@ -183,12 +195,14 @@ def test_saved_counts_each_storage_once_and_no_parameter():
 
 
 def test_the_norms_are_trained_and_evaluated():
-    """What is timed is a training step and an evaluation: statistics move once in each run."""
+    """What is timed are training steps and evaluations: statistics move once in each training step."""
     norm = build_norm("pn", 16)
     x = torch.randn(4, 5, 16, requires_grad=True)
-    once = norms.runner(norms.Candidate("pn", "none", "eager", norm, (x, None)), interleave.stopwatch())
-    parts = once()
+    run = norms.runner(norms.Candidate("pn", "none", "eager", norm, (x, None)), interleave.stopwatch(), steps=1)
+    parts = run()
     assert set(parts) == set(norms.PARTS) and norm.num_updates == 1 and norm.nu.abs().max() > 0
+    norms.runner(norms.Candidate("pn", "none", "eager", norm, (x, None)), interleave.stopwatch(), steps=3)()
+    assert norm.num_updates == 4
     assert parts["training"] == pytest.approx(parts["forward"] + parts["backward"])
     assert not norm.training
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.corpora import main
 from data_prep.demo_corpus import english, generate, german, write_corpus
-from data_prep.demo_corpus.corpus import main
 from data_prep.demo_corpus.sentences import Drawing
 from data_prep.demo_corpus.structure import LEXICON, Clause, Phrase, read_lexicon
+from data_prep.errors import DataPrepError
 
 TOP = Path(__file__).resolve().parents[2]
 SIZES = {"train": 300, "valid": 20, "test": 30}
@@ -69,10 +70,19 @@ def test_test_split_has_new_sentences_of_known_words(tmp_path):
 
 
 def test_command_line(tmp_path, capsys):
-    assert main(["--out", str(tmp_path), "--train", "10", "--valid", "3", "--test", "4", "--seed", "2"]) == 0
-    assert len(read(tmp_path)["train.de"]) == 10 and capsys.readouterr().out == "%s\n" % tmp_path
+    """From nothing to fairseq's data; the text goes through unchanged."""
+    words = ["demo", "--pairs", "60", "--seed", "2", "--bpe-tokens", "90", "--workers", "1", "--out", str(tmp_path)]
+    assert main([*words, "--dry-run"]) == 0 and not list(tmp_path.iterdir())
+    assert main(words) == 0 and capsys.readouterr().out.endswith("%s\n" % tmp_path)
+    pairs = list(zip(*(read(tmp_path / "tok")["train." + language] for language in ("de", "en"))))
+    assert pairs == list(generate(860, 2))[800:]
+    assert (tmp_path / "bin" / "train.de-en.de.bin").exists()
+    with pytest.raises(DataPrepError, match="60-2/train.de|was made otherwise"):
+        main([*words[:2], "70", *words[3:]])
+    with pytest.raises(DataPrepError, match="--pairs 0 makes no sense"):
+        main([*words[:2], "0", *words[3:]])
     with pytest.raises(ValueError, match="a number of pairs is not negative"):
-        main(["--out", str(tmp_path), "--train", "-1"])
+        write_corpus(tmp_path, {"train": -1}, seed=1)
 
 
 def test_a_wrong_line_of_the_lexicon_is_named(tmp_path):

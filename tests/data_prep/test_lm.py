@@ -10,9 +10,10 @@ from typing import Dict
 
 import pytest
 
+from data_prep.corpora import main
 from data_prep.errors import DataPrepError
 from data_prep.extract import extract_zip
-from data_prep.lm import LMPipeline, Options, main
+from data_prep.lm import LMPipeline, Options
 from data_prep.lm_recipes import LM_RECIPES, ptb, wikitext2, wikitext103
 from tests.data_prep.corpora import snapshot, write_tgz
 from tests.data_prep.http_server import FaultyServer
@@ -79,7 +80,7 @@ def test_ptb_over_http(tmp_path, caplog):
     out = tmp_path / "out"
     with FaultyServer({"simple-examples.tgz": data}) as server, caplog.at_level(logging.WARNING):
         server.drop_after = [len(data) // 2]  # and it goes on where the connection broke off
-        assert main(["ptb", "--out", str(out), "--mirror", server.url, "--workers", "1", "--until", "tok"]) == 0
+        assert main(["lm", "ptb", "--out", str(out), "--mirror", server.url, "--workers", "1", "--until", "tok"]) == 0
     assert len(server.requests) == 2
     lines = (out / "tok/train.txt").read_text().split("\n")
     assert lines == ["aer banknote <unk> N the market", "the market <unk> rose", "the N market", ""]
@@ -232,20 +233,20 @@ def test_damaged_hostile_and_incomplete_archives(tmp_path):
 
 
 def test_command_line(tmp_path, capsys):
-    done = subprocess.run([str(ROOT / "data_prep/lm.sh"), "--help"], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run([str(ROOT / "data_prep/prepare.sh"), "lm", "--help"], stdout=subprocess.PIPE, check=True)
     help_text = done.stdout.decode()
     assert all(name in help_text for name in LM_RECIPES)
     for recipe in LM_RECIPES.values():
         for count in recipe().expected.values():
             assert f"{count:,}" in help_text
     for corpus, flags in (("ptb", ("--from", "--mirror")), ("text", ("--tokenize", "--min-count", "--bpe-tokens"))):
-        command = [str(ROOT / "data_prep/lm.sh"), corpus, "--help"]
+        command = [str(ROOT / "data_prep/prepare.sh"), "lm", corpus, "--help"]
         shown = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.decode()
         assert all(flag in shown for flag in flags)
     texts = write_text(tmp_path)
     arguments = [word for split in texts for word in ("--" + split, *map(str, texts[split]))]
-    assert main(["text", *arguments, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert main(["lm", "text", *arguments, "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     assert capsys.readouterr().out.split("\n")[-3:] == [f"write {tmp_path}/out/tok", f"write {tmp_path}/out/bin", ""]
-    assert main(["ptb", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert main(["lm", "ptb", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("fetch http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz\n")
     assert not (tmp_path / "out").exists()

@@ -36,6 +36,7 @@ from tests.data_prep.corpora import (
 from tests.data_prep.http_server import FaultyServer
 
 ROOT = Path(__file__).resolve().parents[2]
+PREPARE = ROOT / "data_prep/prepare.sh"
 
 
 def prepare(recipe, out: Path, source: Path, **settings: object) -> Path:
@@ -133,7 +134,7 @@ def test_another_number_of_pairs_than_published_is_pointed_out(archives: Path, t
     prepare(wmt14(), tmp_path / "out", archives, until="tok")
     for name, count in (("europarl-v7", 1920209), ("commoncrawl", 2399123), ("v12", 270769), ("newstest2013", 3000)):
         assert any(name in text and f"the published one has {count}" in text for text in caplog.messages)
-    shown = subprocess.run([str(ROOT / "data_prep/wmt14.sh"), "--help"], stdout=subprocess.PIPE, check=True).stdout
+    shown = subprocess.run([str(PREPARE), "wmt14", "--help"], stdout=subprocess.PIPE, check=True).stdout
     for count in (b"1,920,209", b"2,399,123", b"270,769", b"201,288", b"3,000", b"3,003"):
         assert count in b" ".join(shown.split())
 
@@ -538,10 +539,9 @@ def own_text(tmp_path: Path) -> List[str]:
 
 
 def test_any_parallel_text_by_the_shell_script(own_text: List[str], tmp_path: Path) -> None:
-    script = str(ROOT / "data_prep" / "text.sh")
     environment = {**os.environ, "PYTHON": sys.executable}
     out = tmp_path / "out"
-    command = [script, *own_text, "--lowercase", "--bpe-tokens", "60", "--out", str(out), "--workers", "2"]
+    command = [str(PREPARE), "text", *own_text, "--lowercase", "--bpe-tokens", "60", "--out", str(out)]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     raw = (tmp_path / "My test.de").read_text(encoding="utf-8")
     assert (out / "ref/test.de").read_text(encoding="utf-8") == raw
@@ -606,21 +606,19 @@ def test_further_settings_of_bpe_reach_the_text(archives: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["iwslt14", "wmt14", "multi30k"])
 def test_entry_scripts_explain_themselves(name: str, tmp_path: Path) -> None:
-    script = str(ROOT / "data_prep" / f"{name}.sh")
-    done = subprocess.run([script, "--help"], stdout=subprocess.PIPE, cwd=str(tmp_path), check=True)
+    done = subprocess.run([str(PREPARE), name, "--help"], stdout=subprocess.PIPE, cwd=str(tmp_path), check=True)
     for flag in (b"--out DIR", b"--from DIR", b"--workers N", b"--bpe ", b"--bpe-tokens N"):
         assert flag in done.stdout
     environment = {**os.environ, "PYTHON": sys.executable}
-    command = [script, "--out", "out", "--from", "nowhere", "--dry-run"]
+    command = [str(PREPARE), name, "--out", "out", "--from", "nowhere", "--dry-run"]
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=str(tmp_path), env=environment, check=True)
     assert b"write out/bin" in done.stdout
     assert not (tmp_path / "out").exists()
 
 
 def test_an_error_is_one_sentence_and_a_status(tmp_path: Path) -> None:
-    script = str(ROOT / "data_prep" / "multi30k.sh")
     environment = {**os.environ, "PYTHON": sys.executable}
-    command = [script, "--out", "out", "--from", "nowhere"]
+    command = [str(PREPARE), "multi30k", "--out", "out", "--from", "nowhere"]
     done = subprocess.run(command, stderr=subprocess.PIPE, cwd=str(tmp_path), env=environment)
     assert done.returncode == 1
     assert done.stderr.decode() == "error: nowhere/train.de.gz: no such file\n"

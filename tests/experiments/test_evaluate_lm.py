@@ -126,6 +126,34 @@ def test_table_2_of_a_text_with_the_real_programs(toy_text, tmp_path, capfd):
     assert "per word, blocks of 32, context window 0" in (tmp_path / "runs/text/table2.md").read_text()
 
 
+def test_a_model_that_leaks_is_refused_unless_asked_for_and_marked(trained, tmp_path, capsys):
+    run = LMRun(trained[0] / "bin", "--tokens-per-sample", 5, "--no-causal-mask")
+    run.train(3)
+    run.trainer.consolidate_optimizer()
+    run.trainer.save_checkpoint(str(tmp_path / "leak.pt"), {})
+    words = ["--data", str(trained[0] / "bin"), "--checkpoint", str(tmp_path / "leak.pt"), "--cpu"]
+    assert evaluate_lm.main(words) == 1
+    assert "was trained with --no-causal-mask" in capsys.readouterr().err
+    assert evaluate_lm.main([*words, "--leaking", "--out", str(tmp_path / "out")]) == 0
+    found = result(tmp_path / "out")
+    assert found["leaking"] and found["scores"]["ppl"]["signature"].startswith("LEAKING")
+    assert found["loss"] * WORDS == pytest.approx(plain_loss(run, 5), rel=1e-5)
+    assert "LEAKING: without causal mask" in capsys.readouterr().out
+    assert evaluate_lm.main(arguments(trained, "--leaking", "--out", tmp_path / "masked")) == 0
+    assert not result(tmp_path / "masked")["leaking"]  # nothing leaks
+
+
+def test_table_2_without_mask_with_the_real_programs(toy_text, tmp_path, capfd):
+    command = ["leak", "--dataset", "text", "--norms", "ln", "--data", str(toy_text), "--dir", str(tmp_path / "runs")]
+    assert reproduce.main([*command, "--", "--cpu", "--max-epoch", "1", "--num-workers", "0"]) == 0
+    report = re.sub(" +", " ", capfd.readouterr().out)
+    assert "| LN (leaks) | 53.2 |" in report and "These models see the words that they are to predict" in report
+    run = tmp_path / "runs/text/ln-leak-seed1"
+    assert result(run)["label"] == "LN (leaks)" and result(run / "checkpoints/test")["leaking"]
+    assert "--no-causal-mask" in (run / "checkpoints/command.txt").read_text()
+    assert "LEAKING" in (tmp_path / "runs/text/leak.md").read_text()
+
+
 @pytest.mark.slow  # a whole process for one number
 def test_fairseq_eval_lm_has_the_same_perplexity(trained, tmp_path):
     assert evaluate_lm.main(arguments(trained, "--out", tmp_path / "out")) == 0
@@ -172,6 +200,6 @@ def test_recipes_become_flags(toy_text, tmp_path, capsys, preset, arch_flags):
 def test_missing_text_is_found_before_training(toy_data, toy_text, tmp_path, capsys):
     command = ["--preset", "ptb", "--norm", "pn", "--save-dir", str(tmp_path / "run"), "--dry-run", "--data"]
     assert train.main([*command, str(toy_data)]) == 1
-    assert "has no train text; data_prep/lm.sh prepares text" in capsys.readouterr().err
+    assert "has no train text; data_prep lm prepares text" in capsys.readouterr().err
     assert train.main([*command, str(tmp_path / "none")]) == 1
-    assert "is no folder; data_prep/lm.sh makes one" in capsys.readouterr().err
+    assert "is no folder; data_prep lm makes one" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def test_language_models_are_scored_by_perplexity(tmp_path, monkeypatch, preset,
     for name in ("evaluate", "evaluate_lm"):
         module = getattr(score_runs, name)
         monkeypatch.setattr(module, "main", lambda words, name=name: calls.append((name, words)) or 0)
-    score_runs.score(tmp_path, {"preset": preset, "norm": "pn"}, "bin", ["--cpu"])
+    score_runs.score(tmp_path, {"preset": preset, "norm": "pn", "flags": {}}, "bin", ["--cpu"])
     ((called, words),) = calls
     assert called == program and words[-2:] == ["--", "--cpu"] and str(tmp_path / "test") in words
 

@@ -409,8 +409,16 @@ def test_environment_keeps_no_secret(monkeypatch):
     found = train.environment(ranks.find_place(None, 0, {}))
     assert "hush" not in json.dumps(found) and found["variables"]["NCCL_DEBUG"] == "INFO"
     assert found["variables"]["MALLOC_ARENA_MAX"] == "2"
+    assert found["variables"]["MALLOC_MMAP_THRESHOLD_"] == "33554432"  # what the training gets, on a CPU
     assert found["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert found["packages"]["powernorm-fairseq"] and found["host"] and found["processor"] and "git_revision" in found
+
+
+def test_a_training_on_a_cpu_keeps_freed_memory_unless_the_user_decides(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "5")
+    with_cpu, with_gpu = (train.child_environment(ranks.find_place(1, gpus, {}), 15) for gpus in (0, 1))
+    assert with_cpu["MALLOC_MMAP_THRESHOLD_"] == "33554432" and "MALLOC_MMAP_THRESHOLD_" not in with_gpu
+    assert with_cpu["MALLOC_TRIM_THRESHOLD_"] == with_gpu["MALLOC_TRIM_THRESHOLD_"] == "5"
 
 
 # Real trainings

@@ -13,6 +13,7 @@ from tests.faults.training import UPDATES, Training, data_order
 TRAININGS = {
     "pn": ["--encoder-norm", "pn"],
     "mabn": ["--encoder-norm", "mabn", "--decoder-norm", "mabn"],
+    "un, prepbn": ["--encoder-norm", "un", "--decoder-norm", "prepbn", "--un-window", 3],
     "bn, 2 batches for each update": ["--encoder-norm", "bn", "--update-freq", 2, "--patience", 100],
 }
 

@@ -93,7 +93,7 @@ def test_a_long_legend_stands_beside_the_panels(runs, legends):
         for run in range(runs)
         for update in (1, 2)
     ]
-    figure = draw.learning_curves(rows, False)
+    figure = draw.draw("learning-curves", rows, [], False)
     assert [axis.get_legend() is not None for axis in figure.axes] == legends
     figure.canvas.draw()
     last = figure.axes[-1]
@@ -155,6 +155,16 @@ def test_batch_size_from_tables_and_results(tmp_path):
     ]
     drawn = draw.batch_size([{**row, "tokens": int(row["tokens"]), "bleu": float(row["bleu"])} for row in rows], False)
     assert list(drawn.axes[0].containers[2].lines[0].get_ydata()) == [35.5]  # the mean of the seeds
+
+
+def test_scores_are_a_dot_for_each_seed_and_a_line_for_the_mean(tmp_path):
+    (tmp_path / "scores.csv").write_text("norm,tokens,bleu,seed\npn,512,30,1\nln,512,35,1\nln,512,36,2\n")
+    status, rows = run_plot("scores", [tmp_path / "scores.csv"], tmp_path / "out")
+    assert status == 0 and [row["norm"] for row in rows] == ["LN", "LN", "PN"]
+    (axis,) = draw.scores([{**row, "bleu": float(row["bleu"])} for row in rows], False).axes
+    assert [list(line.get_ydata()) for line in axis.lines] == [[35, 36], [30]]
+    assert [lines.get_segments()[0][0][1] for lines in axis.collections] == [35.5, 30]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["LN", "PN"]
 
 
 def test_generated_images_are_said_in_the_title(tmp_path):

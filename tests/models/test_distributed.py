@@ -68,10 +68,12 @@ def even_data(tmp_path_factory):
     return folder / "bin"
 
 
-@pytest.mark.parametrize("name", ["bn", "pn"])
+@pytest.mark.parametrize("name", ["bn", "pn", "rbn", "un", "prepbn"])
 def test_two_processes_train_as_one_with_twice_the_batch(even_data, tmp_path, name):
     """With legacy_ddp: fairseq's pytorch_ddp asks for a GPU (tests/norms/test_sync.py has torch's DDP itself)."""
     flags = ["--encoder-norm", name, "--sync-norm", "--ddp-backend", "legacy_ddp"]
+    if name == "rbn":
+        flags += ["--rbn-penalty-mean", "3"]
     expected, whole = train(even_data, tmp_path / "one", 1, 16, *flags)
     losses, shared = train(even_data, tmp_path / "two", 2, 8, *flags)
     assert len(expected) == 8
@@ -84,13 +86,14 @@ def test_two_processes_train_as_one_with_twice_the_batch(even_data, tmp_path, na
 
 
 @pytest.mark.skipif(torch.__version__ < "2.1", reason="this torch cannot multiply fp16 matrices on a CPU")
-def test_two_processes_with_fp16_accumulation_and_activation_checkpointing(even_data, tmp_path):
-    flags = "--encoder-norm pn --sync-norm --ddp-backend legacy_ddp --fp16 --update-freq 2 --checkpoint-activations"
-    flags = [*flags.split(), "--fp16-init-scale", "8", "--max-update", "4"]
+@pytest.mark.parametrize("name, statistic", [("pn", "running_psi2"), ("rbn", "running_var")])
+def test_two_processes_with_fp16_accumulation_and_activation_checkpointing(even_data, tmp_path, name, statistic):
+    flags = "--sync-norm --ddp-backend legacy_ddp --fp16 --update-freq 2 --checkpoint-activations"
+    flags = ["--encoder-norm", name, *flags.split(), "--fp16-init-scale", "8", "--max-update", "4"]
     expected, whole = train(even_data, tmp_path / "one", 1, 16, *flags)
     losses, shared = train(even_data, tmp_path / "two", 2, 8, *flags)
     assert len(expected) == 4 and losses == pytest.approx(expected, abs=0.01)
-    key = "encoder.layer_norm.running_psi2"
+    key = f"encoder.layer_norm.{statistic}"
     torch.testing.assert_close(shared[key], whole[key], rtol=1e-2, atol=1e-3)
     assert shared["encoder.layer_norm.num_updates"] == whole["encoder.layer_norm.num_updates"] == 8
 

@@ -51,6 +51,20 @@ def test_no_output_depends_on_a_later_token(toy_text, name, norm):
         assert not torch.equal(after[:, position], before[:, position])
 
 
+def test_without_mask_outputs_depend_on_later_tokens(toy_text, caplog):
+    run = LMRun(toy_text, "--norm", "ln", "--no-causal-mask")
+    assert "--no-causal-mask: every position sees the word that it is to predict" in caplog.text
+    run.train(2)
+    tokens = torch.randint(4, 40, (3, 12), generator=torch.Generator().manual_seed(1))
+    changed = tokens.clone()
+    changed[:, -1] = (tokens[:, -1] - 4 + 7) % 36 + 4
+    before, after = outputs(run, tokens), outputs(run, changed)
+    assert (before[:, 0] - after[:, 0]).abs().max() > 1e-6
+    with pytest.raises(ValueError, match="evaluate_lm.py --leaking measures it all the same"):
+        run.model.prepare_for_inference_(run.cfg)  # what fairseq-eval-lm calls
+    LMRun(toy_text, "--norm", "ln", "--no-causal-mask", "--leaking-evaluation").model.prepare_for_inference_(run.cfg)
+
+
 @pytest.mark.parametrize("arch, norm", [*((TENSORIZED, norm) for norm in norm_names()), (TRANSFORMER, "pn")])
 def test_every_norm_is_replaced_learns_and_ignores_the_neighbours_at_evaluation(toy_text, arch, norm):
     """Neighbours: neither their words, nor the padding that longer ones bring, change the outputs of a sequence."""

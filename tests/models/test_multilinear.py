@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from powernorm_fairseq.models.multilinear import multilinear, naive_multilinear
+from powernorm_fairseq.models.multilinear import multilinear, naive_multilinear, unmasked_multilinear
 from powernorm_fairseq.models.tensorized import MultiLinearAttention
 
 
@@ -45,6 +45,14 @@ def test_factorised_equals_naive_with_gradients(length, context, block, strip):
         torch.autograd.grad(outputs, inputs, upstream), torch.autograd.grad(expected, inputs, upstream)
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("length", [7, 9])
+def test_without_mask_all_positions_see_all(length):
+    q, k, v, weight = inputs = tensors(2, 3, length, 9, 4)
+    slices = torch.einsum("bri,brj,brk->bijk", q, k, v)
+    expected = torch.einsum("bijk,cjk->bic", slices, weight.view(4, 9, 9)[:, :length, :length])
+    torch.testing.assert_close(unmasked_multilinear(*inputs), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_gradients_by_finite_differences():
@@ -102,6 +110,15 @@ def test_padded_positions_are_not_seen_wherever_they_are():
     other[:3, 0] = other[7:, 1] = 1e6
     ours, theirs = (attention(value, key_padding_mask=mask)[0] for value in (x, other))
     assert torch.equal(ours[3:, 0], theirs[3:, 0]) and torch.equal(ours[:7, 1], theirs[:7, 1])
+
+
+def test_the_module_without_mask():
+    attention, x = module(1, causal=False), torch.randn(9, 2, 12, dtype=torch.double)
+    q, k, v = attention.qkv_proj(x).permute(1, 2, 0).chunk(3, 1)
+    expected = unmasked_multilinear(q * attention.core.view(1, -1, 1), k, v, attention.out_proj.weight)
+    torch.testing.assert_close(attention(x)[0], expected.transpose(0, 1), rtol=1e-10, atol=1e-10)
+    with pytest.raises(ValueError, match="--no-causal-mask cannot write text"):
+        attention(x[:1], incremental_state={})
 
 
 def test_too_long_a_context_is_refused():

@@ -8,7 +8,7 @@ import torch
 from powernorm_fairseq.norms import BatchStatisticsNorm
 from tests.models.training import Run, same, state
 
-BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
+BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 1)
 needs_half_on_cpu = pytest.mark.skipif(not NEW_TORCH, reason="this torch cannot multiply fp16 matrices on a CPU")
 
@@ -61,7 +61,7 @@ def test_half_precision_keeps_statistics_in_float32(toy_data, name, flag):
     run = Run(toy_data, "--encoder-norm", name, flag)
     run.train(4)
     for key, buffer in run.buffers().items():
-        assert buffer.dtype == (torch.int64 if key.endswith("num_updates") else torch.float32), key
+        assert buffer.dtype == (torch.int64 if key.endswith("_updates") else torch.float32), key
         assert torch.isfinite(buffer).all(), key
     if flag != "--amp":
         assert run.model.encoder.layer_norm.weight.dtype == {"--bf16": torch.bfloat16}.get(flag, torch.float16)
@@ -69,7 +69,7 @@ def test_half_precision_keeps_statistics_in_float32(toy_data, name, flag):
 
 @needs_half_on_cpu
 @pytest.mark.parametrize("flag", ["--fp16", "--memory-efficient-fp16"])
-@pytest.mark.parametrize("name", ["pn", "mabn"])
+@pytest.mark.parametrize("name", ["pn", "mabn", "un"])
 def test_changing_loss_scale_gives_the_run_of_a_constant_one(toy_data, name, flag):
     """fairseq doubles the scale after each window of good updates; nu is kept in units of the loss."""
     flags = ["--encoder-norm", name, flag, "--fp16-init-scale", 16, "--dropout", 0.0]
@@ -79,7 +79,7 @@ def test_changing_loss_scale_gives_the_run_of_a_constant_one(toy_data, name, fla
     assert constant.trainer.optimizer.scaler.loss_scale == 16
     assert changing.trainer.optimizer.scaler.loss_scale > 256
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=2e-3, atol=0)
-    key = {"pn": "encoder.layer_norm.nu", "mabn": "encoder.layer_norm.grad_window"}[name]
+    key = "encoder.layer_norm." + {"pn": "nu", "mabn": "grad_window", "un": "grad_mean"}[name]
     ours, theirs = changing.buffers()[key], constant.buffers()[key]
     assert (ours - theirs).norm() < 0.05 * theirs.norm()
 
@@ -120,7 +120,8 @@ def test_ema(toy_data, name, fp32):
     with torch.no_grad():
         output, _ = ema(**run.batches[0]["net_input"])
     assert torch.isfinite(output).all()
-    key = {"bn": "running_var", "brn": "running_var", "mabn": "running_chi2"}.get(name, "running_psi2")
+    divided = {"pn": "psi2", "pnv": "psi2", "un": "psi2", "mabn": "chi2"}
+    key = "running_" + divided.get(name, "var")
     ours, averaged = getattr(run.model.encoder.layer_norm, key), getattr(ema.encoder.layer_norm, key)
     assert (averaged > 0).all() and not torch.equal(ours, averaged)
 

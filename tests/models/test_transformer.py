@@ -83,7 +83,11 @@ def test_warm_up_follows_the_learning_rate_schedule(toy_data, recipe):
 
 
 @pytest.mark.parametrize(
-    "name, layer_scale", [("pn", "head"), ("pnv", "head"), ("bn", "layer"), ("brn", "layer"), ("mabn", "layer")]
+    "name, layer_scale",
+    [
+        *(("pn", "head"), ("pnv", "head"), ("bn", "layer"), ("brn", "layer"), ("mabn", "layer"), ("rbn", "layer")),
+        *(("un", "none"), ("prepbn", "none")),
+    ],
 )
 def test_usual_layer_scale(toy_data, name, layer_scale):
     for norm in Run(toy_data, "--encoder-norm", name).norms().values():

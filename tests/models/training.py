@@ -16,14 +16,14 @@ SMALL = "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 3
 RECIPE = (
     "--optimizer adam --lr 0.005 --lr-scheduler inverse_sqrt --warmup-updates 4 --max-tokens 200 --seed 7 --cpu "
     "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --share-all-embeddings --num-workers 0 "
-    "--fp16-no-flatten-grads"  # the flat copy of the parameters asks CUDA for its device
+    "--max-update 10 --fp16-no-flatten-grads"  # the flat copy of the parameters asks CUDA for its device
 ).split()
 
 
 LM_SMALL = "--decoder-embed-dim 16 --decoder-ffn-embed-dim 32 --tokens-per-sample 12".split()
 LM_RECIPE = (
     "--task language_modeling --optimizer adam --lr 0.005 --lr-scheduler inverse_sqrt --warmup-updates 4 --seed 7 "
-    "--cpu --max-tokens 192 --num-workers 0 --fp16-no-flatten-grads"
+    "--cpu --max-tokens 192 --num-workers 0 --max-update 10 --fp16-no-flatten-grads"
 ).split()
 
 

@@ -36,4 +36,4 @@ def random_affine(norm, seed=0):
 
 def bare_norm(name, num_features, **options):
     """A norm without layer-scale, unless asked for."""
-    return build_norm(name, num_features, **{"groups": 1, "layer_scale": "none", **options})
+    return build_norm(name, num_features, **{"groups": 1, "layer_scale": "none", "updates": 5, **options})

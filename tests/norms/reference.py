@@ -190,3 +190,86 @@ class MABN(Reference):
         dx = (g - z * mean) / chi
         self.running = (1 - self.momentum) * self.running + self.momentum * chi2
         return y, dx
+
+
+class RBN(BN):
+    """BN with a penalty; ``release``: the variance is raised to eps, and the running values move before the penalty."""
+
+    def __init__(self, gamma, beta, eps=1e-5, momentum=0.05, weights=(0.1, 0.01), release=False):
+        super().__init__(gamma, beta, eps, momentum)
+        self.weights, self.release = weights, release
+
+    def step(self, x, dy, dpenalty):
+        """Y, dL/dX and the penalty, which counts ``dpenalty`` times in the loss."""
+        b, penalty = x.shape[0], 0.0
+        old_mu, old_var = self.mu.clone(), self.var.clone()
+        if self.release:
+            y, dx = self.clamped_step(x, dy)
+        else:
+            y, dx = super().step(x, dy)
+        for c in self.columns():
+            mu_b = sum(float(v) for v in x[:, c]) / b
+            var_b = sum((float(v) - mu_b) ** 2 for v in x[:, c]) / b
+            mu, var = (self.mu, self.var) if self.release else (old_mu, old_var)
+            penalty += self.weights[0] * (float(mu[c]) - mu_b) ** 2 + self.weights[1] * abs(float(var[c]) - var_b)
+            for i in range(b):
+                from_mean = self.weights[0] * 2 * (mu_b - float(mu[c])) / b
+                from_var = self.weights[1] * math.copysign(1, var_b - float(var[c])) * 2 * (float(x[i, c]) - mu_b) / b
+                dx[i, c] += dpenalty * (from_mean + from_var)
+        return y, dx, penalty
+
+    def clamped_step(self, x, dy):
+        b = x.shape[0]
+        y, dx = torch.empty_like(x), torch.empty_like(x)
+        for c in self.columns():
+            mu, var = x[:, c].mean(), x[:, c].var(unbiased=False)
+            sigma = max(float(var), self.eps) ** 0.5
+            x_hat, g = (x[:, c] - mu) / sigma, self.gamma[c] * dy[:, c]
+            y[:, c] = self.gamma[c] * x_hat + self.beta[c]
+            through_var = x_hat * (g * x_hat).sum() / b if var > self.eps else 0.0
+            dx[:, c] = (g - g.sum() / b - through_var) / sigma
+            self.mu[c] = (1 - self.momentum) * self.mu[c] + self.momentum * mu
+            self.var[c] = (1 - self.momentum) * self.var[c] + self.momentum * var
+        return y, dx
+
+
+class UN(Reference):
+    """Unified normalisation, with its windows as plain lists; ``first``: steps that have r = 1 at least."""
+
+    def __init__(self, gamma, beta, eps=1e-5, momentum=0.1, warmup=0, window=4, outliers=False, first=1000):
+        super().__init__(gamma, beta, eps)
+        self.momentum, self.warmup, self.size, self.outliers, self.first = momentum, warmup, window, outliers, first
+        self.running = torch.ones(self.d, dtype=torch.float64)
+        self.e = torch.zeros(self.d, dtype=torch.float64)
+        self.psi2s, self.qs, self.left_out = [], [], 0
+
+    def step(self, x, dy):
+        self.t += 1
+        own = self.t <= self.size or self.t < self.warmup
+        psi2 = (x**2).mean(0)
+        before = torch.stack(self.psi2s[-self.size :]) if self.psi2s else None
+        self.psi2s.append(psi2)
+        latest = torch.stack(self.psi2s[-self.size :])
+        geometric = latest.prod(0) ** (1 / len(latest))
+        outlier = False
+        if self.outliers and not own:
+            roots = before.sqrt().flatten()
+            variance = float(((roots - roots.mean()) ** 2).mean())
+            outlier = any(float(a - g) > self.size * variance for a, g in zip(latest.mean(0), geometric))
+        s = psi2 if own or outlier else geometric
+        sigma = (s + self.eps).sqrt()
+        z = x / sigma
+        y = self.gamma * z + self.beta
+        r = torch.ones(self.d, dtype=torch.float64)
+        if self.t > max(self.first, self.warmup) and not outlier:
+            r = (sigma / (self.running + self.eps).sqrt()).clamp(0.2, 5.0)
+        g = r * self.gamma * dy
+        q = (g * z).mean(0)
+        self.qs.append(q)
+        q_bar = q if own or outlier else torch.stack(self.qs[-self.size :]).mean(0)
+        if outlier:
+            self.psi2s[-1], self.qs[-1], self.left_out = self.running, self.e, self.left_out + 1
+        self.running = (1 - self.momentum) * self.running + self.momentum * s
+        self.e = (1 - self.momentum) * self.e + self.momentum * q_bar
+        self.of_gamma = (dy * r * z).sum(0)
+        return y, (g - self.e * z) / sigma

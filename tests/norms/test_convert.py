@@ -21,7 +21,7 @@ from tests.processes import run_processes
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 new_torch = pytest.mark.skipif(VERSION < (2, 0), reason="hooks with keywords came with torch 2.0")
-BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
+BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 
 
 def encoder(layers=2, width=8, **options):
@@ -214,7 +214,7 @@ def test_convert_sync(tmp_path):
 
 @pytest.mark.parametrize("name", BATCH_NORMS)
 def test_calibration_averages_over_batches(name):
-    norm = build_norm(name, 6, layer_scale="none", warmup_updates=3, window=2).double()
+    norm = build_norm(name, 6, layer_scale="none", warmup_updates=3, window=2, updates=5).double()
     for seed in range(5):
         step(norm, *random_batch(seed + 50))
     norm.eval()

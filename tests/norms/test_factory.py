@@ -11,13 +11,14 @@ from powernorm_fairseq.norms import build_norm, norm_names, norm_options
 
 
 def test_known_names():
-    assert norm_names() == ["ln", "rms", "gn", "bn", "brn", "mabn", "pnv", "pn"]
+    assert norm_names()[:8] == ["ln", "rms", "gn", "bn", "brn", "mabn", "pnv", "pn"]
+    assert norm_names()[8:] == ["rbn", "un", "prepbn", "dyt", "derf", "scalenorm"]
     assert isinstance(build_norm("pn", 8), norms.PowerNorm)
     assert isinstance(build_norm("pnv", 8), norms.PowerNormV)
 
 
 def test_unknown_norm_names_the_known_ones():
-    with pytest.raises(ValueError, match="'pnorm' is not known; choose from ln, rms, gn, bn, brn, mabn, pnv, pn"):
+    with pytest.raises(ValueError, match="'pnorm' is not known; choose from ln, rms, gn, bn, .*, scalenorm"):
         build_norm("pnorm", 8)
 
 
@@ -51,7 +52,7 @@ def test_bad_setting_is_one_clear_sentence(name, option, message):
 
 @pytest.mark.parametrize("name", norm_names())
 def test_bad_input_is_one_clear_sentence(name):
-    norm = build_norm(name, 8)
+    norm = build_norm(name, 8, updates=5)
     x = torch.randn(2, 3, 8)
     for bad, mask, message in [
         (torch.randn(2, 3, 7), None, r"shape \(2, 3, 7\): the last dimension must be 8"),
@@ -68,7 +69,7 @@ def test_bad_input_is_one_clear_sentence(name):
 
 @pytest.mark.parametrize("name", norm_names())
 def test_printed_form_has_every_setting(name):
-    printed = repr(build_norm(name, 8, groups=2, layer_scale="head", warmup_updates=7, alpha_bwd=0.95))
+    printed = repr(build_norm(name, 8, groups=2, layer_scale="head", warmup_updates=7, updates=9, alpha_bwd=0.95))
     for option in norm_options(name):
         if option not in ("process_group", "device", "dtype"):
             assert option in printed

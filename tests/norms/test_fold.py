@@ -26,7 +26,7 @@ def trained_norm(name, layer_scale="head", affine=True):
 
 
 def test_what_can_be_folded():
-    assert FOLDABLE == ["bn", "brn", "mabn", "pnv", "pn"]
+    assert FOLDABLE == ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 
 
 @pytest.mark.parametrize("layer_scale", ["none", "layer", "head"])

@@ -13,7 +13,7 @@ from tests.processes import run_processes
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 10)
 needs_cpp = pytest.mark.skipif(not NEW_TORCH, reason="the C++ kernels need torch >= 2.10")
 kernels.unusable("cpp")  # loads the operators, whichever test comes first
-BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
+BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 CLOSE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.bfloat16: {"rtol": 1e-2, "atol": 1e-2}}
 # Rows, columns, slices: less than a vector, not a multiple of one, the widths that have code of their own, many blocks.
 SHAPES = [(1, 4, 1), (7, 6, 2), (40, 33, 3), (65, 128, 4), (70, 256, 2), (50, 128, 2), (2500, 20, 1), (0, 8, 2)]

@@ -7,7 +7,7 @@ from powernorm_fairseq.norms import norm_names
 from tests.norms.batches import bare_norm, random_affine, random_batch, training_step
 
 NAMES = norm_names()
-BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
+BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 EVERYWHERE = {"groups": 2, "layer_scale": "head", "warmup_updates": 1, "window": 2}
 
 

@@ -9,7 +9,7 @@ from powernorm_fairseq.norms import norm_names, training_step
 from tests.norms.batches import bare_norm, random_affine, random_batch
 from tests.norms.batches import training_step as step
 
-BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
+BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 HALF = [torch.float16, torch.bfloat16]
 
 
@@ -23,7 +23,7 @@ def test_buffers_stay_float32(name, dtype):
     for model in (torch.nn.Sequential(norm).to(dtype), torch.nn.Sequential(norm).to("cpu", dtype)):
         assert model[0].weight.dtype == dtype
         for key, buffer in model[0].named_buffers():
-            assert buffer.dtype == (torch.int64 if key == "num_updates" else torch.float32)
+            assert buffer.dtype == (torch.int64 if key in ("num_updates", "fall_updates") else torch.float32)
             assert torch.equal(buffer, before[key])  # not by way of half precision
 
 
@@ -53,7 +53,7 @@ def test_half_model_computes_in_float32(name, dtype):
             torch.testing.assert_close(buffer, expected)
 
 
-@pytest.mark.parametrize("name", ["pn", "pnv", "bn"])
+@pytest.mark.parametrize("name", ["pn", "pnv", "bn", "rbn", "un", "prepbn"])
 def test_squares_do_not_overflow_in_fp16(name):
     norm = bare_norm(name, 6).half()
     y, _ = step(norm, torch.full((3, 6), 60000.0).half(), torch.ones(3, 6).half())
@@ -80,7 +80,8 @@ def test_overflow_in_the_backward_leaves_every_buffer_finite(name, bad):
     norm = bare_norm(name, 6, window=2)
     x, dy, mask = random_batch(0)
     step(norm, x.float(), dy.float(), mask)
-    kept = {key: norm.state_dict()[key].clone() for key in norm.state_dict() if key in ("nu", "grad_window")}
+    late = ("nu", "grad_window", "grad_mean")
+    kept = {key: value.clone() for key, value in norm.state_dict().items() if key in late}
     dy[0, 0, 0] = bad
     step(norm, x.float(), dy.float(), mask)
     for key, buffer in norm.named_buffers():
@@ -102,7 +103,7 @@ def test_overflow_in_the_forward_moves_nothing(name):
 
 
 @pytest.mark.parametrize("as_tensor", [False, True])
-@pytest.mark.parametrize("name", ["pn", "mabn"])
+@pytest.mark.parametrize("name", ["pn", "mabn", "un"])
 def test_backward_averages_survive_a_change_of_the_loss_scale(name, as_tensor):
     """Powers of two change no digit, so the runs agree to the last bit."""
     steady, changing = (bare_norm(name, 6, window=2, warmup_updates=2) for _ in range(2))

@@ -9,7 +9,7 @@ import torch
 from powernorm_fairseq.norms import norm_names
 from tests.norms.batches import bare_norm, random_affine, random_batch, training_step
 
-BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
+BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 OPTIONS = {"warmup_updates": 3, "window": 3, "groups": 2, "layer_scale": "head"}
 
 
@@ -76,11 +76,14 @@ def test_buffers_are_those_documented(name):
         "mabn": {"running_chi2", "psi2_window", "grad_window"},
         "pnv": {"running_psi2"},
         "pn": {"running_psi2", "nu"},
+        "rbn": {"running_mean", "running_var"},
+        "un": {"running_psi2", "psi2_window", "grad_window", "grad_mean"},
+        "prepbn": {"running_mean", "running_var", "fall_updates"},
     }
     buffers = dict(bare_norm(name, 6).named_buffers())
     assert set(buffers) == expected[name] | {"num_updates"}
     for key, buffer in buffers.items():
-        counts = key == "num_updates"
+        counts = key in ("num_updates", "fall_updates")
         assert buffer.dtype == (torch.int64 if counts else torch.float32)
         assert buffer.shape[-1:] == (() if counts else (6,))
 

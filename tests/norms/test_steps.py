@@ -9,7 +9,7 @@ from powernorm_fairseq.norms.replay import in_backward
 from tests.norms.batches import bare_norm, random_affine, random_batch
 from tests.norms.batches import training_step as step
 
-BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn"]
+BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 0)
 REENTRANT = [True, False] if NEW_TORCH else [True]
 

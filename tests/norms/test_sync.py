@@ -13,7 +13,8 @@ from tests.processes import run_processes
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 OPTIONS = {"warmup_updates": 2, "window": 2, "groups": 2, "layer_scale": "head", "momentum": 0.3, "alpha_bwd": 0.8}
-CASES = [(name, "paper") for name in ("bn", "brn", "mabn", "pnv", "pn")] + [("bn", "release"), ("pn", "release")]
+CASES = [(name, "paper") for name in ("bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn")]
+CASES += [(name, "release") for name in ("bn", "pn", "rbn")]
 REENTRANT = {"use_reentrant": True} if torch.__version__ >= "2" else {}
 STEPS = 6
 # Sequences of a batch of 12 that each process gets: equal, very unequal, one process without any.

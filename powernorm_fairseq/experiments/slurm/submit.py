@@ -231,7 +231,3 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Arguments = None) -> int:
     """Submits what the command line says; returns the exit status."""
     return run_main("submit", lambda words: submit_training(parse_args(words)), argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
 from powernorm_fairseq import files
+from powernorm_fairseq.experiments.corpora import CORPORA
 from powernorm_fairseq.experiments.tables.run import HYPOTHESES, REFERENCES, RESULT
 from powernorm_fairseq.files import read_json
 
@@ -51,11 +52,10 @@ class Comparisons:
         return self.known[key]
 
     def _compare(self, run: str, paths: Sequence[Path], metric: str) -> Dict[str, Any]:
-        from powernorm_fairseq import scoring
-        from powernorm_fairseq.experiments import evaluate  # here, because it takes seconds
+        from powernorm_fairseq import scoring  # here, because it takes seconds
 
         logging.getLogger("sacrebleu").setLevel(logging.WARNING)
         result = read_json(self.folder / run / RESULT)
-        options = {"lowercase": evaluate.PRESETS[result["dataset"]].lowercase, "lang": result["target_lang"]}
+        options = {"lowercase": CORPORA[result["dataset"]].lowercase, "lang": result["target_lang"]}
         system, baseline, references = (scoring.Text.read(path) for path in paths)
         return asdict(scoring.Scorer([references], **options).compare(metric, system, baseline, SAMPLES))

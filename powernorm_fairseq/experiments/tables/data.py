@@ -1,7 +1,6 @@
-"""Data of a table: what the user has, or what ``data_prep/`` makes of the published archives."""
+"""Data of a table: what the user has, or what ``data_prep`` makes of the published archives."""
 
 import fcntl
-import os
 import shutil
 import subprocess
 import sys
@@ -9,43 +8,39 @@ from pathlib import Path
 from typing import List, Optional
 
 from powernorm_fairseq.console import UserError
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS
+from powernorm_fairseq.experiments.corpora import CORPORA
 from powernorm_fairseq.experiments.tables.progress import say
 
 
 def command(dataset: str, out: Path, archives: Optional[Path]) -> List[str]:
-    """The call of data_prep that makes ``out``; empty for the demo, whose corpus is written by its own grammar."""
-    preparation = DATASETS[dataset].preparation
+    """The call of data_prep that makes ``out``."""
+    preparation = CORPORA[dataset].preparation
     if preparation is None:
-        raise UserError(f"--dataset {dataset} needs --data BIN, the bin folder that data_prep/lm.sh text makes")
-    if not preparation:
-        return []
+        raise UserError(f"--dataset {dataset} needs --data BIN, the bin folder that `data_prep lm text` makes")
     words = [sys.executable, "-m", "data_prep", *preparation, "--out", str(out)]
     return [*words, "--from", str(archives)] if archives else words
 
 
-def prepare(dataset: str, out: Path, archives: Optional[Path]) -> Path:
+def prepare(dataset: str, out: Path, archives: Optional[Path] = None, options: Optional[List[str]] = None) -> Path:
     """Makes the data of a corpus in ``out``, as far as it is missing; returns the folder for fairseq.
 
     Two commands that are started at once do not make it twice: one of them waits.
+
+    Args:
+        dataset: which.
+        out: where.
+        archives: folder with what would be downloaded.
+        options: further ones of data_prep.
     """
     if archives is not None and not archives.is_dir():
         raise UserError(f"--from {archives} is no folder")
-    words = command(dataset, out, archives)
+    words = [*command(dataset, out, archives), *(options or [])]
     out.mkdir(parents=True, exist_ok=True)
     with open(str(out.with_name(out.name + ".lock")), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if words:
-            beside = str(Path(sys.executable).parent)  # where fairseq-preprocess is
-            env = {**os.environ, "PYTHON": sys.executable, "PATH": f"{beside}:{os.environ['PATH']}"}
-            say("data: " + " ".join(words))
-            if subprocess.run(words, env=env, stdout=sys.stderr).returncode != 0:
-                raise UserError(f"data_prep {words[3]} failed, as shown above; --data BIN takes other data")
-        else:
-            from powernorm_fairseq.experiments.tables import demo
-
-            if not (out / "bin").exists():
-                demo.prepare(out, demo.PAIRS, demo.BPE_TOKENS)
+        say("data: " + " ".join(words))
+        if subprocess.run(words, stdout=sys.stderr).returncode != 0:
+            raise UserError("data_prep failed, as shown above; --data BIN takes data made by other means")
     return out / "bin"
 
 

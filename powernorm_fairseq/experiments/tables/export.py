@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Sequence
 from powernorm_fairseq import files
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments.tables.compare import COMPARISONS, HASH, translations_hash
-from powernorm_fairseq.experiments.tables.log import NUMBERS
 from powernorm_fairseq.experiments.tables.run import CHECKPOINTS, RESULT
 from powernorm_fairseq.files import read_json
+from powernorm_fairseq.training_log import NUMBERS
 
 # Of a run's environment; the rest could name the machine.
 ENVIRONMENT = ("time", "platform", "python", "packages", "processor", "cores", "gpus", "processes", "norm_kernels")

@@ -15,7 +15,7 @@ from typing import IO, Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, ranks
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS
+from powernorm_fairseq.experiments.corpora import CORPORA
 from powernorm_fairseq.experiments.tables.progress import Display, describe
 from powernorm_fairseq.experiments.tables.run import Run
 
@@ -24,7 +24,7 @@ POWERNORM = (sys.executable, "-m", "powernorm_fairseq")
 OUTPUT = "output.log"  # of the step that is being done; gone when it ended well
 
 
-class Stopped(Exception):
+class Stopped(KeyboardInterrupt):
     """The user stopped everything, and it has stopped."""
 
 
@@ -126,7 +126,7 @@ def _stop_with_parent() -> None:
 def environments(jobs: int, dataset: str, gpus: int) -> List[Dict[str, str]]:
     """The environment of each of the trainings side by side: cores and GPUs divided among them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    each = max(1, gpus // jobs) if DATASETS[dataset].machines == "many" else 1
+    each = max(1, gpus // jobs) if CORPORA[dataset].processes > 1 else 1
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     names = allowed if len(allowed) >= gpus > 0 and allowed[0] else [str(number) for number in range(gpus)]
     result = []
@@ -194,8 +194,6 @@ def run_all(
                     workers.remove((slot, worker))
             lines = [describe(worker.run, worker.step) for _, worker in workers]
             lines += [describe(run, "training") + " (started by another command)" for run in elsewhere]
-            for run in elsewhere:
-                run.watch_memory()
             display.show(lines)
             if waiting or workers:
                 time.sleep(POLL)
@@ -260,4 +258,4 @@ def _stop(workers: Sequence[Worker], signals: List[int], display: Display) -> No
 
 def default_jobs(dataset: str, gpus: int) -> int:
     """Trainings side by side: one for each GPU, or one where a training wants all of them, or where there are none."""
-    return 1 if DATASETS[dataset].machines == "many" else max(1, gpus)
+    return 1 if CORPORA[dataset].processes > 1 else max(1, gpus)

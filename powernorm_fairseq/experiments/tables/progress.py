@@ -1,17 +1,15 @@
 """Lines of progress on stderr: in place on a terminal, otherwise now and then."""
 
+import functools
 import sys
 import time
 from typing import Dict, List, Optional, Sequence
 
+from powernorm_fairseq import console
 from powernorm_fairseq.experiments.tables.run import Run
 
+say = functools.partial(console.say, "reproduce")
 PAUSE = 60.0  # seconds between plain lines about the same run
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print("reproduce: " + text, file=sys.stderr, flush=True)
 
 
 def duration(seconds: Optional[float]) -> str:

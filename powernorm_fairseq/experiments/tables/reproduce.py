@@ -6,15 +6,15 @@ HTML page. The same command goes on with whatever was interrupted.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from powernorm_fairseq.console import UserError
+from powernorm_fairseq.console import Arguments, UserError, run_main
 from powernorm_fairseq.experiments import checks, ranks, recipes, train
+from powernorm_fairseq.experiments.corpora import CORPORA
 from powernorm_fairseq.experiments.slurm import submit
 from powernorm_fairseq.experiments.tables import catalogue, data, local, report, slurm, status
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS, TABLES, Row, Table
+from powernorm_fairseq.experiments.tables.catalogue import TABLES, Row, Table
 from powernorm_fairseq.experiments.tables.export import export
 from powernorm_fairseq.experiments.tables.progress import duration, say
 from powernorm_fairseq.experiments.tables.results import TableResult, gather, mean
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="Flags after -- go to fairseq-train for every run, as in scripts/train.sh.",
     )
     parser.add_argument("table", metavar="TABLE", help=", ".join(TABLES))
-    parser.add_argument("--dataset", required=True, choices=sorted(DATASETS), help="corpus, and the recipe for it")
+    parser.add_argument("--dataset", required=True, choices=sorted(CORPORA), help="corpus, and the recipe for it")
     parser.add_argument("--norms", help="rows, separated by commas (default: the table's)")
     parser.add_argument("--seeds", default="1", help="numbers, separated by commas (default: 1)")
     parser.add_argument("--dir", type=Path, default=Path("runs"), help="each run is in DIR/DATASET/RUN (default: runs)")
@@ -59,12 +59,11 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     args.flags = flags
     args.table = catalogue.find_table(args.table, args.dataset)
     args.norms = args.norms.split(",") if args.norms else list(args.table.norms)
+    args.user_flags = recipes.parse_flags(flags)
     try:
         args.seeds = list(dict.fromkeys(int(seed) for seed in args.seeds.split(",")))
-        args.user_flags = recipes.parse_flags(flags)
-    except ValueError as error:
-        seeds = f"--seeds {args.seeds} are no numbers separated by commas"
-        raise UserError(str(error) if "is no flag" in str(error) else seeds) from None
+    except ValueError:
+        raise UserError(f"--seeds {args.seeds} are no numbers separated by commas") from None
     if args.jobs is not None and args.jobs < 1:
         raise UserError(f"--jobs {args.jobs} is too few; give at least 1")
     args.dir = args.dir.absolute()
@@ -210,17 +209,6 @@ def report_words(args: argparse.Namespace, bin_folder: Path) -> List[str]:
     return [*words, "--no-training", *(["--", *args.flags] if args.flags else [])]
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Arguments = None) -> int:
     """Runs what is missing and reports; returns the exit status: 0 if the table is complete, 130 if stopped."""
-    try:
-        return run(parse_args(sys.argv[1:] if argv is None else argv))
-    except (UserError, OSError) as error:
-        say(str(error))
-        return 1
-    except (local.Stopped, KeyboardInterrupt):
-        say("stopped; the same command goes on from here")
-        return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return run_main("reproduce", lambda words: run(parse_args(words)), argv)

@@ -14,9 +14,10 @@ from typing import Any, Dict, List, Optional, Sequence
 from powernorm_fairseq import files
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, recipes, train
-from powernorm_fairseq.experiments.tables.catalogue import DATASETS, Row
-from powernorm_fairseq.experiments.tables.log import Log, number, total_updates
+from powernorm_fairseq.experiments.corpora import recipe_of
+from powernorm_fairseq.experiments.tables.catalogue import LEAKING_FLAG, LEAKS, Row
 from powernorm_fairseq.files import read_json
+from powernorm_fairseq.training_log import Log, number, total_updates
 
 CHECKPOINTS, RESULT, HYPOTHESES, REFERENCES = "checkpoints", "result.json", "hyp.txt", "ref.txt"
 FORMAT = 1  # of result.json
@@ -38,7 +39,7 @@ class Run:
         self, folder: Path, dataset: str, row: Row, seed: int, data: Optional[Path], user_flags: Sequence[str] = ()
     ) -> None:
         self.dataset = dataset
-        self.preset = DATASETS[dataset].recipe
+        self.preset = recipe_of(dataset)
         self.row = row
         self.seed = seed
         self.data = data
@@ -51,7 +52,7 @@ class Run:
     @cached_property
     def flags(self) -> recipes.Flags:
         """What fairseq-train is told, but for what depends on the machine."""
-        recipe = recipes.recipe(self.preset, self.row.norm, recipes.usual_processes(self.preset))
+        recipe = recipes.recipe(self.preset, self.row.norm)
         return recipes.merge(self.preset, self.row.norm, recipe, self.extra)
 
     def train_words(self) -> List[str]:
@@ -160,7 +161,7 @@ class Run:
             "dataset": self.dataset,
             "norm": self.row.norm,
             "variant": self.row.variant,
-            "label": self.row.label,
+            "label": self.row.label + (LEAKS if LEAKING_FLAG in self.flags else ""),
             "seed": self.seed,
             "changes": self.extra,  # of the recipe
             "length": status["flags"],
@@ -174,7 +175,7 @@ class Run:
             "seconds": log.seconds,
             "words_per_second": log.words_per_second,
             "updates_per_second": log.updates_per_second,
-            "peak_memory": status.get("peak_memory") or read_json(self.folder / "memory.json").get("peak_memory"),
+            "peak_memory": status.get("peak_memory"),
             "best_valid": log.best(),
             "curves": {kind: log.curve(kind) for kind in ("train", "valid")},
             "scores": scores.get("scores", {}),
@@ -183,22 +184,6 @@ class Run:
         }
         files.write(self.folder / RESULT, result)
         return result
-
-    def watch_memory(self) -> None:
-        """Notes the most memory of a training whose own train.sh notes none, while it can be seen (on Linux)."""
-        status = self.status
-        if status.get("state") != "running" or "peak_memory" in status:
-            return
-        try:
-            threads = Path(f"/proc/{status['pid']}/task").glob("*/children")
-            children = [child for file in threads for child in file.read_text().split()]
-            lines = [line for child in children for line in Path(f"/proc/{child}/status").read_text().splitlines()]
-        except (OSError, KeyError):
-            return
-        peak = max((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), default=0)
-        file = self.folder / "memory.json"
-        if peak > read_json(file).get("peak_memory", 0):
-            files.write(file, {"peak_memory": peak})
 
 
 def configuration(command: str) -> recipes.Flags:

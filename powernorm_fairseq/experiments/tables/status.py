@@ -2,8 +2,9 @@
 
 import shutil
 import subprocess
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Sequence
 
+from powernorm_fairseq.experiments.tables.document import Grid, markdown_table
 from powernorm_fairseq.experiments.tables.run import Run
 from powernorm_fairseq.files import read_json
 
@@ -57,17 +58,9 @@ def _lines(file: Any, start: str) -> int:
 def report(runs: Sequence[Run]) -> str:
     """All runs as a Markdown table; the queue only where there is one."""
     jobs = [str(job) for job in (read_json(run.folder / JOB).get("job") for run in runs) if job]
+    columns = [name for name in COLUMNS if name != "queue" or jobs]
     rows = [row(run, queue(jobs)) for run in runs]
-    return markdown(rows, [name for name in COLUMNS if name != "queue" or jobs])
-
-
-def markdown(rows: Sequence[Dict[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as a table with aligned columns."""
-    cells: List[List[str]] = [list(columns)] + [[_text(each.get(column)) for column in columns] for each in rows]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in cells]
-    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
-    return "\n".join(lines)
+    return markdown_table(Grid(columns, [[_text(each.get(column)) for column in columns] for each in rows]))
 
 
 def _text(value: Any) -> str:

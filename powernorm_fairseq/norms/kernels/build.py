@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 
 OLDEST_TORCH = (2, 10)
 AGAIN = "then install this package again with --force-reinstall --no-deps"
-FLAGS = ["-std=c++20", "-O3", "-g0", "-fopenmp-simd", "-fno-math-errno", "-fvisibility=hidden"]
+FLAGS = ["-std=c++20", "-O3", "-g0", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden"]
 
 
 def find_torch() -> Optional[Path]:
@@ -35,7 +35,7 @@ def why_not(torch: Optional[Path]) -> Optional[str]:
     if torch is None:
         again = AGAIN + ", and with --no-build-isolation if torch was there"
         return "no torch was found when the package was built; install {}, {}".format(needs, again)
-    version = re.search(r"__version__ = ['\"]([^'\"]+)", (torch / "version.py").read_text()).group(1)
+    version = re.search(r"__version__ = ['\"]([^'\"]+)", (torch / "version.py").read_text()).group(1)  # type: ignore[union-attr]
     if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
         return "the package was built with torch {}; install {}, {}".format(version, needs, AGAIN)
     return None
@@ -48,7 +48,7 @@ class BuildKernels(build_ext):
         """Compiles, or says in one line why not."""
         torch = find_torch()
         reason = why_not(torch)
-        if reason is None:
+        if torch is not None and reason is None:
             extension.include_dirs, extension.library_dirs = [str(torch / "include")], [str(torch / "lib")]
             extension.libraries, extension.extra_compile_args = ["torch_cpu"], FLAGS
             try:

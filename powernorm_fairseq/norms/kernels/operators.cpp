@@ -264,10 +264,11 @@ Three batch_forward(Tensor x, MaybeTensor padding, int64_t groups, double eps, M
 }
 
 Three batch_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, double eps, MaybeTensor gamma,
-                     bool centred, Tensor columns, Tensor scales, MaybeTensor given) {
+                     bool centred, Tensor columns, Tensor scales, MaybeTensor given, MaybeTensor extra) {
   const Batch batch(x, padding, groups);
   const int64_t width = batch.width;
   const Tensor dx = allocate_like(x);
+  const float* more = extra ? floats(*extra, 2 * width, "extra") : nullptr;
   const float *centre = floats(columns, 4 * width + 2, "columns"), *rstd = centre + width, *r = rstd + width,
               *d = r + width, *counts = d + width;
   const Rows rows = batch.with(floats(scales, batch.scale_count(), "scales"), true, eps);
@@ -282,6 +283,9 @@ Three batch_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, d
     a[i] = g * rstd[i];
     b[i] = -g * products[i] * rstd[i] / spread * rstd[i] * rstd[i];
     c[i] = -g * totals[i] / count * rstd[i];
+    if (more == nullptr) continue;
+    c[i] += more[i];
+    b[i] += more[width + i];
   }
   gradient(rows, batch.gradient(dy), a.data(), b.data(), middle, centred ? c.data() : nullptr, dx.mutable_data_ptr(),
            nullptr);
@@ -329,22 +333,24 @@ Three power_forward(Tensor x, MaybeTensor padding, int64_t groups, double eps, M
   return {y, columns, scales};
 }
 
-Three power_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, double eps, MaybeTensor gamma,
-                     double alpha, MaybeTensor loss_scale, Tensor columns, Tensor scales, Tensor nu, bool moves) {
+// Found: the gradients of gamma and beta, and the nu that was used.
+Two power_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, double eps, MaybeTensor gamma,
+                   double alpha, MaybeTensor loss_scale, Tensor columns, Tensor scales, Tensor nu, bool moves) {
   const Batch batch(x, padding, groups);
   const int64_t width = batch.width;
-  const Tensor dx = allocate_like(x);
+  const Tensor dx = allocate_like(x), found = allocate({3, width});
   const float *rstd = floats(columns, 2 * width + 1, "columns"), *batch_psi2 = rstd + width;
   const Rows rows = batch.with(floats(scales, batch.scale_count(), "scales"), true, eps);
   const Floats gammas = columns_of(gamma, width, 1.0f, "gamma");
   const float count = batch_psi2[width], unit = number(loss_scale);
-  float* nus = floats(nu, width, "nu");
-  Floats sums(2 * width), a(width), b(width);
+  float *nus = floats(nu, width, "nu"), *sums = data_of(found);
+  Floats a(width), b(width);
+  std::copy(nus, nus + width, sums + 2 * width);
   for (int64_t i = 0; i < width; ++i) {  // dL/dX = (G - nu * X^) / psi with G = gamma * dy, X^ = s / psi
     a[i] = gammas[i] * rstd[i];
     b[i] = -unit * nus[i] * rstd[i] * rstd[i];
   }
-  gradient(rows, batch.gradient(dy), a.data(), b.data(), nullptr, nullptr, dx.mutable_data_ptr(), sums.data());
+  gradient(rows, batch.gradient(dy), a.data(), b.data(), nullptr, nullptr, dx.mutable_data_ptr(), sums);
   for (int64_t i = 0; i < width; ++i) sums[i] *= rstd[i];  // sum of dy * X^
   if (moves && count > 0) {
     const float weight = static_cast<float>(1.0 - alpha);
@@ -355,7 +361,7 @@ Three power_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, d
     }
     if (all_finite(next)) std::copy(next.begin(), next.end(), nus);
   }
-  return gradients(dx, sums.data(), sums.data() + width, width);
+  return {dx, found};
 }
 
 // Mean of each column over the rows of a window.

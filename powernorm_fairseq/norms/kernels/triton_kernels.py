@@ -332,18 +332,19 @@ def moments_columns_kernel(
 
 @triton.jit(do_not_specialize=["blocks"])
 def gradient_columns_kernel(
-    sums, rstd, gamma, saved, nu, loss_scale, of_gamma, of_beta, new, blocks, columns, weight,
+    sums, rstd, gamma, saved, nu, loss_scale, found, blocks, columns, weight,
     BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
 ):
-    """The gradients of gamma and beta from :func:`gradient_kernel`'s sums, and ``new`` nu (Algorithm 2, line 4)."""
+    """The gradients of gamma and beta from :func:`gradient_kernel`'s sums; nu and the new nu (Algorithm 2, line 4)."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < columns
     products = _add_up(sums, blocks, columns, column, inside, BLOCKS)
     if rstd is not None:
         products *= tl.load(rstd + column, mask=inside, other=0.0)
-    tl.store(of_gamma + column, products, mask=inside)
-    tl.store(of_beta + column, _add_up(sums + blocks * columns, blocks, columns, column, inside, BLOCKS), mask=inside)
-    if new is not None:
+    total = _add_up(sums + blocks * columns, blocks, columns, column, inside, BLOCKS)
+    tl.store(found + column, products, mask=inside)
+    tl.store(found + columns + column, total, mask=inside)
+    if nu is not None:
         inverse = tl.load(saved + column, mask=inside, other=0.0)
         big_gamma = tl.load(saved + columns + column, mask=inside, other=0.0) * inverse * inverse
         big_lambda = products / tl.maximum(tl.load(saved + 2 * columns), 1.0)
@@ -352,7 +353,8 @@ def gradient_columns_kernel(
         if loss_scale is not None:
             big_lambda /= tl.load(loss_scale).to(tl.float32)
         old = tl.load(nu + column, mask=inside, other=0.0)
-        tl.store(new + column, old * (1.0 - weight * big_gamma) + weight * big_lambda, mask=inside)
+        tl.store(found + 2 * columns + column, old, mask=inside)
+        tl.store(found + 3 * columns + column, old * (1.0 - weight * big_gamma) + weight * big_lambda, mask=inside)
 
 
 @triton.jit

@@ -51,6 +51,10 @@ def counter(tensor: Tensor) -> Tensor:
 class Batch:
     """The rows of a batch, and the passes over them. ``scales`` are those of an earlier pass, if there was one."""
 
+    means: MaybeTensor
+    padding: MaybeTensor
+    strides: Tuple[int, ...]
+
     def __init__(
         self, x: Tensor, padding: MaybeTensor, groups: int, eps: float, scales: MaybeTensor = None, keep: bool = False
     ) -> None:
@@ -144,7 +148,7 @@ class Batch:
     def gradient(
         self, dy: Tensor, centre: MaybeTensor, gamma: MaybeTensor, rstd: MaybeTensor, slope: MaybeTensor = None,
         offset: MaybeTensor = None, loss_scale: MaybeTensor = None, dx: bool = True, sums: bool = True,
-    ) -> Tuple[MaybeTensor, MaybeTensor]:
+    ) -> Tuple[Any, Any]:  # None for what is not asked for
         """What :func:`gradient_kernel` computes."""
         right = dy.dtype == self.x.dtype and dy.is_contiguous() and dy.numel() == self.x.numel()
         check(right, "dy must be contiguous, and of the size and type of x")
@@ -157,14 +161,13 @@ class Batch:
     def of_parameters(
         self, sums: Tensor, rstd: MaybeTensor = None, gamma: MaybeTensor = None, saved: MaybeTensor = None,
         nu: MaybeTensor = None, loss_scale: MaybeTensor = None, weight: float = 0.0,
-    ) -> Tuple[Tensor, Tensor, MaybeTensor]:
-        """What :func:`gradient_columns_kernel` computes."""
-        of_gamma, of_beta = self.new(self.width), self.new(self.width)
-        new = None if nu is None else self.new(self.width)
+    ) -> Tensor:
+        """What :func:`gradient_columns_kernel` computes, as rows: of gamma, of beta, and the old and the new nu."""
+        found = self.new(2 if nu is None else 4, self.width)
         gamma = column_of(gamma, self.width, "gamma")
-        columns = (sums, rstd, gamma, saved, nu, loss_scale, of_gamma, of_beta, new)
+        columns = (sums, rstd, gamma, saved, nu, loss_scale, found)
         self._columns(tk.gradient_columns_kernel, *columns, self.grid.blocks, self.width, weight)
-        return of_gamma, of_beta, new
+        return found
 
     def no_rows(self) -> Tensor:
         """A batch of this kind without rows: what :mod:`.functional` computes from it concerns columns alone."""
@@ -174,7 +177,7 @@ class Batch:
 class Squares(NamedTuple):
     """Sums of squares by block."""
 
-    sums: MaybeTensor  # blocks x C, each square divided by the unit
+    sums: Any  # None if not asked for; blocks x C, each square divided by the unit
     counts: MaybeTensor  # tokens of each block; all rows if there is none
     blocks: int
     unit: float
@@ -208,7 +211,7 @@ def gradient_sums(
     """See :func:`.functional.gradient_sums`."""
     batch = Batch(x, padding, groups, eps)
     _, sums = batch.gradient(dy, _floats(centre, batch.width, "centre"), None, None, dx=False)
-    return torch.cat(batch.of_parameters(sums)[:2])
+    return batch.of_parameters(sums).view(-1)
 
 
 def _floats(tensor: MaybeTensor, size: int, name: str) -> MaybeTensor:
@@ -233,7 +236,7 @@ def evaluate_backward(
     batch = Batch(x, padding, groups, eps)
     rstd = None if power is None else torch.rsqrt(floats(power, batch.width, "power") + eps)
     dx, sums = batch.gradient(dy, _floats(centre, batch.width, "centre"), gamma, rstd)
-    return (dx, *batch.of_parameters(sums, rstd)[:2])
+    return (dx, *batch.of_parameters(sums, rstd))
 
 
 def batch_forward(
@@ -267,17 +270,19 @@ def batch_forward(
 
 def batch_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, centred: bool,
-    columns: Tensor, scales: Tensor, given: MaybeTensor,
+    columns: Tensor, scales: Tensor, given: MaybeTensor, extra: MaybeTensor = None,
 ) -> Three:
     """See :func:`.functional.batch_backward`."""
     batch, width = Batch(x, padding, groups, eps, scales), x.shape[-1]
     centre, rstd, r, d, count, spread = floats(columns, 4 * width + 2, "columns").split([width] * 4 + [1, 1])
     middle = centre if centred else None
-    own, own_total, _ = batch.of_parameters(batch.gradient(dy, middle, None, None, dx=False)[1])
+    own, own_total = batch.of_parameters(batch.gradient(dy, middle, None, None, dx=False)[1])
     products, total = (own, own_total) if given is None else floats(given, 2 * width, "given").split(width)
     g = functional.times_gamma(r, gamma)
     slope = functional.mean(g * products * rstd, spread)  # mean of G * X^
     offset = functional.mean(g * total, count) if centred else None  # mean of G
+    if extra is not None:
+        slope, offset = slope - extra[width:] / rstd.square(), offset - extra[:width] / rstd
     dx, _ = batch.gradient(dy, middle, g, rstd, slope, offset, sums=False)
     return dx, own * rstd * r + own_total * d, own_total
 
@@ -296,7 +301,7 @@ def power_forward(
     numbers = (batch.rows, width, warmup)
     if warmup > 0:
         found, power = squares or batch.squares(t, warmup), batch.new(width)
-        columns = (*found[:2], running_psi2, t, None, power, None, None, found.blocks)
+        columns: Tuple[Any, ...] = (*found[:2], running_psi2, t, None, power, None, None, found.blocks)
         batch._columns(tk.power_columns_kernel, *columns, *numbers, found.unit, 1 - alpha, eps)
     y, found = batch.forward(None, power, gamma, beta, squares is None)
     found, saved, new = squares or found, batch.new(2 * width + 1), batch.new(width)
@@ -310,17 +315,16 @@ def power_forward(
 def power_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, alpha: float,
     loss_scale: MaybeTensor, columns: Tensor, scales: Tensor, nu: Tensor, moves: bool,
-) -> Three:
+) -> Tuple[Tensor, Tensor]:
     """See :func:`.functional.power_backward`."""
     batch, width = Batch(x, padding, groups, eps, scales), x.shape[-1]
     saved, nu = floats(columns, 2 * width + 1, "columns"), floats(nu, width, "nu")
     loss_scale = _floats(loss_scale, 1, "loss_scale")
     dx, sums = batch.gradient(dy, None, gamma, saved, nu, loss_scale=loss_scale)
-    moving = (gamma, saved, nu, loss_scale, 1 - alpha) if moves else ()
-    of_gamma, of_beta, new = batch.of_parameters(sums, saved, *moving)
+    found = batch.of_parameters(sums, saved, gamma, saved, nu, loss_scale, 1 - alpha)
     if moves:
-        move([nu], [new], saved[2 * width :])
-    return dx, of_gamma, of_beta
+        move([nu], [found[3]], saved[2 * width :])
+    return dx, found[:3]
 
 
 def window_forward(
@@ -356,8 +360,8 @@ def window_backward(
     batch, width = Batch(x, padding, groups, eps, scales), x.shape[-1]
     size = grad_window.numel() // width
     rchi, r, own, _, count = floats(columns, 2 * width + 3, "columns").split([width, width, 1, 1, 1])
-    products, total, _ = batch.of_parameters(batch.gradient(dy, None, None, None, dx=False)[1])
-    sums = torch.cat([products, total]) if given is None else floats(given, 2 * width, "given")
+    own_sums = batch.of_parameters(batch.gradient(dy, None, None, None, dx=False)[1])
+    (products, total), sums = own_sums, own_sums.view(-1) if given is None else floats(given, 2 * width, "given")
     empty, window = batch.no_rows(), floats(grad_window, size * width, "grad_window")
     *_, (new,), count = functional.window_backward(
         empty, empty, None, groups, eps, gamma, loss_scale, columns, scales, sums, window
@@ -391,7 +395,7 @@ def token_backward(
     batch = Batch(x, padding, groups, eps, scales)
     batch.means = means if centred else None
     dx, sums = batch.gradient(dy, None, gamma, None)
-    return (dx, *batch.of_parameters(sums)[:2])
+    return (dx, *batch.of_parameters(sums))
 
 
 OPERATORS: Dict[str, Any] = {

@@ -26,7 +26,8 @@ for (const frame of document.querySelectorAll("iframe")) {
     height: root.scrollHeight,
     text: page.body.innerText,
     plots: [...page.querySelectorAll("svg")].filter((plot) => inside(shown(plot))).length,
-    lines: [...page.querySelectorAll("svg .line, svg circle")].filter((line) => shown(line).width > 0).length,
+    lines: [...page.querySelectorAll("svg [id^='curve'] path, svg [id^='curve'] use")]
+      .filter((line) => shown(line).width > 0).length,
     smallest: Math.min(...texts.map((text) => shown(text).height)),
     cut: texts.filter((text) => !within(shown(text), shown(text.ownerSVGElement))).map((text) => text.textContent),
   };

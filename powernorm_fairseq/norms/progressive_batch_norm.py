@@ -1,0 +1,235 @@
+"""Progressive re-parameterised batch normalisation: LayerNorm that becomes BN in the course of the training."""
+
+import warnings
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from torch import Tensor, jit, nn
+
+from powernorm_fairseq.norms import functional, ops
+from powernorm_fairseq.norms.batch_norm import BatchNorm
+from powernorm_fairseq.norms.functional import MaybeTensor
+from powernorm_fairseq.norms.replay import Call
+from powernorm_fairseq.norms.settings import check_at_least
+from powernorm_fairseq.norms.sync import Pool
+
+
+class ProgressiveBatchNorm(BatchNorm):
+    r"""From LN to BN with a shortcut: PRepBN of SLAB (`Guo et al., 2024 <https://arxiv.org/abs/2405.11582>`_).
+
+    .. math:: y = \lambda \, \mathrm{LN}(x) + (1 - \lambda) (\mathrm{BN}(x) + \eta x)
+
+    :math:`\lambda` falls linearly from 1 at the first batch to 0 after ``updates`` of them. LN and BN have factors and
+    offsets of their own. Evaluation uses the :math:`\lambda` that the training has reached, and BN's running
+    statistics; once it is 0 the norm is linear and can be folded.
+
+    Args:
+        num_features: size :math:`C` of the last dimension.
+        updates: batches in which :math:`\lambda` falls; it has no default that suits every training. It is part of the
+            state: a checkpoint brings the number that it was trained with.
+        eta_start: the number :math:`\eta`, one for the layer, at the start; fixed without ``affine``. Default: 1
+        momentum: weight of the *new* batch in the running statistics. Default: 0.1
+        recipe: ``paper``, or ``release``: there evaluation is BN's branch alone from the first step on.
+        **common: see :class:`~powernorm_fairseq.norms.base.BatchStatisticsNorm`.
+
+    Example: ``ProgressiveBatchNorm(512, updates=80000)(x, padding_mask)``
+    """
+
+    fall_updates: Tensor
+    ln_weight: Optional[nn.Parameter]
+    ln_bias: Optional[nn.Parameter]
+    eta: Optional[nn.Parameter]
+
+    def __init__(
+        self, num_features: int, *, updates: Optional[int] = None, eta_start: float = 1.0,
+        momentum: Optional[float] = None, **common: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(num_features, momentum=0.1 if momentum is None else momentum, **common)
+        if updates is None:
+            raise ValueError("updates is not given; prepbn needs the number of batches in which LN becomes BN")
+        check_at_least("updates", updates, 1)
+        self.updates = updates
+        self.register_buffer("fall_updates", torch.tensor(updates, device=common.get("device")))
+        self.eta_start = eta_start
+        self.fixed_share: Optional[float] = None  # while statistics are estimated anew
+        like = {"device": common.get("device"), "dtype": common.get("dtype")}
+        offset = self.affine and self.bias is not None
+        for name, size, is_there in (
+            ("ln_weight", num_features, self.affine),
+            ("ln_bias", num_features, offset),
+            ("eta", 1, self.affine),
+        ):
+            self.register_parameter(name, nn.Parameter(torch.empty(size, **like)) if is_there else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets factors to one, offsets to zero, eta to where it starts, and forgets every batch."""
+        super().reset_parameters()
+        for parameter, start in ((self.ln_weight, 1.0), (self.ln_bias, 0.0), (self.eta, self.eta_start)):
+            if parameter is not None:
+                nn.init.constant_(parameter, start)
+
+    def share_of_ln(self, num_updates: Optional[Tensor] = None) -> Tensor:
+        """Lambda for the batch after so many; by default, after those seen."""
+        seen = self.num_updates if num_updates is None else num_updates
+        if self.fixed_share is not None:
+            return self.running_var.new_full((), self.fixed_share)
+        return (1 - seen.to(self.running_var.dtype) / self.fall_updates).clamp(min=0)
+
+    def reset_running_stats(self) -> None:
+        """Forgets every batch seen so far."""
+        super().reset_running_stats()
+        self.fall_updates.fill_(self.updates)
+
+    def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
+        state, share = call.state, self.share_of_ln(call.state["num_updates"])
+        running = (state["running_mean"], state["running_var"], state["num_updates"])
+        parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
+        if self._fused(x, state["running_var"]):
+            padding = None if call.padding is None else call.padding.contiguous()
+            settings = (self._eps, self.momentum, self.eta_start)
+            return _Mixed.call(x, *parameters, share, padding, *running, pool, call.moves, *settings)
+
+        def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
+            return ops.BatchNorm.call(
+                s, gamma, beta, call.padding, *running,
+                ops.implementation(self.kernel, s, gamma, beta, state["running_var"]), pool, call.moves, 0, self._eps,
+                self.momentum, False, 0, -1,
+            )
+
+        return self._mixed(x, call.padding, share, batch_norm)
+
+    def _evaluate(self, x: Tensor, padding: MaybeTensor) -> Tensor:
+        share = self.share_of_ln()
+        if self.recipe == "release":
+            share = torch.zeros_like(share)
+
+        if self._fused(x, self.running_var) and not torch.is_grad_enabled():
+            parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
+            rstd = (self.running_var + self._eps).rsqrt()
+            columns = _columns(share, self.running_mean, rstd, self.eta_start, *parameters)
+            padding = None if padding is None else padding.contiguous()
+            return torch.ops.powernorm.mixed_forward.default(x.contiguous(), padding, self._eps, *columns)[0]
+
+        def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
+            return functional.evaluate(s, padding, 0, self._eps, gamma, beta, *self.running_statistics())
+
+        return self._mixed(x, padding, share, batch_norm)
+
+    def _fused(self, x: Tensor, statistics: Tensor) -> bool:
+        """Whether C++ serves the input."""
+        served = ops.implementation(self.kernel, x, *self._affine(), statistics) == "cpp"
+        return served and self.scale_groups == 0 and not ops.compiling() and not jit.is_tracing()
+
+    def _mixed(self, x: Tensor, padding: MaybeTensor, share: Tensor, batch_norm: Any) -> Tensor:
+        """The formula; factors and offsets are multiplied by lambda, so that no tensor of tokens has to be."""
+        s = x.to(functional.statistics_type(x.dtype))
+        if self.scale_groups or padding is not None:
+            s = functional.evaluate(s, padding, self.scale_groups, self._eps, None, None, None, None)
+        share = share.to(s.dtype)
+        ones = s.new_ones(self.num_features)
+
+        def times(parameter: MaybeTensor, factor: Tensor, otherwise: MaybeTensor = None) -> MaybeTensor:
+            parameter = otherwise if parameter is None else parameter.to(s.dtype)
+            return None if parameter is None else parameter * factor
+
+        y = batch_norm(s, times(self.weight, 1 - share, ones), times(self.bias, 1 - share))
+        gamma, beta = times(self.ln_weight, share, ones), times(self.ln_bias, share)
+        kernel = ops.implementation(self.kernel, s, gamma, beta)
+        if kernel == "plain" or ops.compiling() or jit.is_tracing():
+            y = y + functional.token_norm(s, padding, 1, self._eps, gamma, beta, True)
+        else:
+            y = y + ops.TokenNorm.call(s, gamma, beta, padding, kernel, 1, self._eps, True)
+        eta = s.new_full((1,), self.eta_start) if self.eta is None else self.eta.to(s.dtype)
+        y = torch.addcmul(y, s, (1 - share) * eta)
+        if padding is not None:  # zero there already, but the gradient has to be kept from eta
+            y = y.masked_fill(padding.unsqueeze(-1), 0.0)
+        return y.to(x.dtype)
+
+    def average_over(self, batches: int) -> None:
+        """See the base."""
+        self.fixed_share = float(self.share_of_ln())
+        super().average_over(batches)
+
+    def linear_map(self) -> Any:
+        """See the base."""
+        if self.recipe != "release" and float(self.share_of_ln()) > 0:
+            raise ValueError(
+                f"prepbn can be folded after updates={int(self.fall_updates)} batches, when nothing of LN is left; it "
+                f"has seen {int(self.num_updates)}"
+            )
+        scale, offset = super().linear_map()
+        return scale + (self.eta_start if self.eta is None else self.eta.double()), offset
+
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "fall_updates")
+        if saved is not None and not saved.is_meta and int(saved) != self.updates:
+            warnings.warn(
+                f"{prefix[:-1]}: in the checkpoint LN becomes BN in {int(saved)} batches, and that is kept; "
+                f"updates={self.updates} has no effect",
+                stacklevel=2,
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _settings(self) -> Dict[str, Any]:
+        return {**super()._settings(), "updates": self.updates, "eta_start": self.eta_start}
+
+
+def _columns(
+    share: Tensor, centre: Tensor, rstd: Tensor, eta_start: float, gamma: MaybeTensor, beta: MaybeTensor,
+    ln_gamma: MaybeTensor, ln_beta: MaybeTensor, eta: MaybeTensor,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """LN's factor, and factor and offset of everything else: the norm is y = x_hat * first + x * second + third."""
+    slope = rstd if gamma is None else gamma.to(rstd.dtype) * rstd
+    first = (torch.ones_like(rstd) if ln_gamma is None else ln_gamma.to(rstd.dtype)) * share
+    second = (1 - share) * (slope + (eta_start if eta is None else eta.to(rstd.dtype)))
+    third = (share - 1) * slope * centre
+    if beta is not None:
+        third = third + (1 - share) * beta.to(rstd.dtype)
+    return first, second, third if ln_beta is None else third + share * ln_beta.to(rstd.dtype)
+
+
+class _Mixed(ops._Norm):
+    """The same in C++: a sweep for the batch's statistics, and one for the rest."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, ln_gamma: MaybeTensor, ln_beta: MaybeTensor,
+        eta: MaybeTensor, share: Tensor, padding: MaybeTensor,
+        running_mean: Tensor, running_var: Tensor, num_updates: Tensor, pool: Optional[Pool], moves: bool,
+        eps: float, momentum: float, eta_start: float,
+    ) -> Tensor:
+        """See :meth:`ProgressiveBatchNorm._mixed`."""
+        own = ops.FAST["statistics"](x, padding, 0, eps, True)
+        given = own if pool is None else pool.statistics(own, running_mean)
+        centre, squares, count, _ = given.split([x.shape[-1], x.shape[-1], 1, 1])
+        variance = functional.mean(squares, count)
+        rstd = (variance + eps).rsqrt()
+        columns = _columns(share, centre, rstd, eta_start, gamma, beta, ln_gamma, ln_beta, eta)
+        y, saved = torch.ops.powernorm.mixed_forward.default(x, padding, eps, *columns)
+        if moves:
+            new = [torch.lerp(running_mean, centre, momentum), torch.lerp(running_var, variance, momentum)]
+            ops.move([running_mean, running_var], new, count, num_updates)
+        parameters, found = (gamma, beta, ln_gamma, ln_beta, eta), (saved, columns[0], centre, rstd, count)
+        ctx.save_for_backward(x, *parameters, share, padding, *found)
+        ctx.pool, ctx.eps, ctx.eta_start = pool, eps, eta_start
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
+        """BN's gradient and that of eta x are columns times dy, x and one; LN's is that of a token."""
+        ops._refuse_twice("PRepBN in C++ (kernel='eager' has it)")
+        x, *parameters, share, padding, saved, of_ln, centre, rstd, count = ctx.saved_tensors
+        gamma, _, _, _, eta = parameters
+        dy, rest = dy.contiguous(), 1 - share
+        own = ops.FAST["gradient_sums"](dy, x, padding, 0, ctx.eps, centre)
+        products, total = (own if ctx.pool is None else ctx.pool.total(own)).split(x.shape[-1])
+        slope = functional.times_gamma(rest * rstd, gamma)
+        a = slope + rest * (ctx.eta_start if eta is None else eta.to(rstd.dtype))
+        b, c = -slope * functional.mean(products, count) * rstd.square(), -slope * functional.mean(total, count)
+        dx, along = torch.ops.powernorm.mixed_backward.default(dy, x, padding, of_ln, saved, a, b, centre, c)
+        products, total = own.split(x.shape[-1])
+        of_eta = (rest * (products + centre * total).sum()).view(1)
+        found = (rest * products * rstd, rest * total, share * along, share * total, of_eta)
+        grads = [None if own is None else grad.to(own.dtype) for own, grad in zip(parameters, found)]
+        return (dx, *grads, *[None] * (len(ctx.needs_input_grad) - 6))
