@@ -6,7 +6,8 @@ same made-up corpus: 10,000 types, sentences of about 25 tokens. In one process 
 the same batch, turn by turn, in changing order; the ratio is that of the median times for a token, and its range has
 the quartiles of the ratios within each round. Peak memory is the resident memory of a process of its own for each norm
 that trains on the same batches. The program starts itself again with a fixed allocator. With all norms and the model
-`small` it takes some 25 minutes on two cores.
+`small` it takes some 25 minutes on two cores. `ptb` is the language model of the paper's size on the English side, with
+`--norm` in place of `--encoder-norm`; `ptb-bf16` the same with `--autocast-bfloat16`.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import contextlib
 import logging
 import multiprocessing
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -34,7 +36,13 @@ from powernorm_fairseq.norms import norm_names
 
 USER_DIR = Path(__file__).resolve().parent.parent / "powernorm_fairseq"
 REFERENCE = "ln"
-SIZES = {"demo": "demo", "small": "iwslt14"}  # name here -> preset of the recipe
+# name here -> preset of the recipe, and flags besides its own
+SIZES = {
+    "demo": ("demo", {}),
+    "small": ("iwslt14", {}),
+    "ptb": ("ptb", {}),
+    "ptb-bf16": ("ptb", {"--autocast-bfloat16": []}),
+}
 GOAL = ("small", "pn", 1.02)
 MEMORY_STEPS = 2  # the optimizer's state is there in the second
 
@@ -58,6 +66,11 @@ def write_corpus(folder: Path, sentences: int, types: int) -> None:
                 words = generator.choices(range(types), weights, k=max(1, round(share * length)))
                 builder.add_item(torch.IntTensor([first + word for word in words] + [dictionary.eos()]))
             builder.finalize(prefix + ".idx")
+    # what a language model reads: the English side alone
+    shutil.copyfile(str(folder / "dict.en.txt"), str(folder / "dict.txt"))
+    for split in ("train", "valid"):
+        for end in ("bin", "idx"):
+            shutil.copyfile(str(folder / f"{split}.de-en.en.{end}"), str(folder / f"{split}.{end}"))
 
 
 class Training:
@@ -65,7 +78,8 @@ class Training:
 
     def __init__(self, data: Path, size: str, norm: str, args: argparse.Namespace) -> None:
         logging.disable(logging.INFO)  # fairseq says much
-        flags = recipes.recipe(SIZES[size], norm, processes=1)
+        preset, more = SIZES[size]
+        flags = {**recipes.recipe(preset, norm, processes=1), **more}
         flags.update({"--user-dir": [str(USER_DIR)], "--cpu": [], "--num-workers": ["0"]})
         # past the warm-up of the norms, which are then as they are for most of a training
         flags.update({"--norm-warmup-updates": ["0"], "--log-format": ["none"], "--save-dir": [str(data / "none")]})
@@ -176,7 +190,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = interleave.make_parser(__doc__, rounds=12, warmup=2)
     norms, sizes = interleave.choices(norm_names(), "norm"), interleave.choices(list(SIZES), "size")
     parser.add_argument("--norms", type=norms, metavar="A,B", help=f"default: all; {REFERENCE} is always there")
-    parser.add_argument("--sizes", type=sizes, metavar="S,S", help="default: demo,small")
+    parser.add_argument("--sizes", type=sizes, metavar="S,S", help="default: all")
     parser.add_argument(
         "--threads", type=interleave.number, default=interleave.cores(), help="default: the number of cores"
     )

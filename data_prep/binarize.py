@@ -61,17 +61,6 @@ def make_dictionary(counts: Mapping[str, int], threshold: int = 0, num_words: in
     return known
 
 
-def count_files(paths: Iterable[Path], pool: WorkerPool) -> Dict[str, int]:
-    """Counts the words of texts."""
-    counts: Dict[str, int] = {}
-    for path in paths:
-        with open(str(path), "rb") as stream:
-            for part in pool.map(count_tokens, read_chunks(stream)):
-                for word, count in part.items():
-                    counts[word] = counts.get(word, 0) + count
-    return counts
-
-
 def write_dictionary(path: Path, words: Iterable[Tuple[str, int]]) -> None:
     """Writes a dictionary as fairseq does."""
     with writing([path]) as (stream,):

@@ -182,18 +182,13 @@ def _pipeline(args: argparse.Namespace) -> Pipeline:
         recipe, subwords = _own_text(args), {"moses": "subword-nmt"}.get(args.recipe, args.recipe)
     else:
         recipe = _demo(args) if args.corpus == "demo" else iwslt14()
-    options = Options(
-        out=args.out,
-        source=args.source,
-        workers=args.workers,
+    options = Options.of(
+        args,
         subwords=subwords,
         bpe_tokens=args.bpe_tokens,
         vocabulary_threshold=args.vocabulary_threshold,
         glossaries=tuple(args.glossaries),
         bpe_dropout=args.bpe_dropout,
-        mirrors=tuple(args.mirror),
-        until=args.until,
-        overwrite=args.overwrite,
         lenient=args.lenient,
     )
     return Pipeline(recipe, options)

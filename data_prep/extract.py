@@ -11,8 +11,9 @@ import shutil
 import tarfile
 import zipfile
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Iterable, List, Set
+from typing import IO, Iterable, Iterator, List, Set
 
 from data_prep.errors import DataPrepError, explain_full_disk
 
@@ -60,7 +61,7 @@ def extract(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Pat
     """
     open_wishes: Set[str] = set(wanted)
     written = []
-    try:
+    with _explained(archive):
         with gzip.open(str(archive), "rb") as stream:
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 for member in tar:
@@ -70,33 +71,33 @@ def extract(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Pat
                         written.append(_write(tar.extractfile(member), destination / name, member.size))
             while stream.read(_BLOCK):  # what follows the last member: the checksum is at the very end
                 pass
+    return written
+
+
+@contextmanager
+def _explained(archive: Path) -> Iterator[None]:
+    """Says in a sentence what is wrong with an archive that cannot be read."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataPrepError(f"{archive}: no such file") from None
     except _DAMAGE as error:
         raise DataPrepError(
             f"{archive} is damaged or incomplete ({error or 'end of file'}); delete it and fetch it again"
         ) from None
-    return written
 
 
 def extract_zip(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Path]:
     """Unpacks the wanted files of a ``.zip``, as :func:`extract` does; the checksums of the others are not read."""
     names: Set[str] = set(wanted)
     written = []
-    try:
-        with zipfile.ZipFile(str(archive)) as bundle:
-            for member in bundle.infolist():
-                name = _safe_path(member.filename, archive)
-                if name in names and not member.is_dir():
-                    names.discard(name)
-                    with bundle.open(member) as source:
-                        written.append(_write(source, destination / name, member.file_size))
-    except FileNotFoundError:
-        raise DataPrepError(f"{archive}: no such file") from None
-    except _DAMAGE as error:
-        raise DataPrepError(
-            f"{archive} is damaged or incomplete ({error or 'end of file'}); delete it and fetch it again"
-        ) from None
+    with _explained(archive), zipfile.ZipFile(str(archive)) as bundle:
+        for member in bundle.infolist():
+            name = _safe_path(member.filename, archive)
+            if name in names and not member.is_dir():
+                names.discard(name)
+                with bundle.open(member) as source:
+                    written.append(_write(source, destination / name, member.file_size))
     return written
 
 

@@ -24,7 +24,7 @@ from data_prep.normalize import lowercase
 from data_prep.parallel import WorkerPool, read_chunks
 from data_prep.progress import progress_bar
 from data_prep.readers import Text
-from data_prep.stages import SPLITS, StagedRun, add_common_options
+from data_prep.stages import SPLITS, RunOptions, StagedRun, add_common_options
 from data_prep.tokenizer import prepare_text
 
 logger = logging.getLogger("data_prep")
@@ -35,36 +35,24 @@ FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(RunOptions):
     """How a corpus is prepared.
 
     Attributes:
-        out: output folder.
-        source: folder with the archive already downloaded; ``None`` fetches it.
         texts: split -> text files, for the recipe ``text``.
         tokenize: language to tokenise, as Moses does but without XML escapes; ``None`` takes words as they are.
         lowercase: lower-case the words.
         min_count: words that training has less often become ``<unk>``.
         max_words: at most so many words, the most frequent ones; ``None`` sets no limit.
         bpe_tokens: merges of subword-nmt, learned on train; ``None`` leaves words whole.
-        workers: processes; ``None`` means all cores.
-        mirrors: addresses to try first.
-        until: last stage.
-        overwrite: do stages again whose options have changed.
     """
 
-    out: Path
-    source: Optional[Path] = None
     texts: Optional[Dict[str, Tuple[Path, ...]]] = None
     tokenize: Optional[str] = None
     lowercase: bool = False
     min_count: int = 1
     max_words: Optional[int] = None
     bpe_tokens: Optional[int] = None
-    workers: Optional[int] = None
-    mirrors: Tuple[str, ...] = ()
-    until: str = "bin"
-    overwrite: bool = False
 
 
 class _Chunk(NamedTuple):
@@ -206,11 +194,7 @@ class LMPipeline(StagedRun):
 
     def _stage_bpe(self, key: str, pool: WorkerPool) -> None:
         """Learns subwords on train and applies them to all splits."""
-        counts: Dict[str, int] = {}
-        with open(str(self.out / "tok" / "train.txt"), "rb") as stream:
-            for part in pool.map(bpe.count_words, read_chunks(stream)):
-                for word, count in part.items():
-                    counts[word] = counts.get(word, 0) + count
+        counts = pool.count(bpe.count_words, self.out / "tok" / "train.txt")
         if UNKNOWN in counts:
             raise DataPrepError(f"train has the word {UNKNOWN}, which has no subwords; leave out --bpe-tokens")
         logger.info("learning from %d different words", len(counts))
@@ -235,7 +219,7 @@ class LMPipeline(StagedRun):
         texts = self._paths("tok" if self.options.bpe_tokens is None else "bpe")
         target = self.out / "bin"
         with writing_folder(target) as folder:
-            counts = binarize.count_files([texts["train"]], pool)
+            counts = pool.count(binarize.count_tokens, texts["train"])
             words = binarize.make_dictionary(counts, self.options.min_count, self.options.max_words or -1)
             binarize.write_dictionary(folder / "dict.txt", words)
             found = {
@@ -278,9 +262,7 @@ def add_corpora(parser: argparse.ArgumentParser) -> None:
 
 def _pipeline(args: argparse.Namespace) -> LMPipeline:
     """What prepares a text."""
-    shared = {"out": args.out, "workers": args.workers, "until": args.until, "overwrite": args.overwrite}
     if args.recipe != "text":
-        options = Options(source=args.source, mirrors=tuple(args.mirror), **shared)
-        return LMPipeline(options, LM_RECIPES[args.recipe]())
+        return LMPipeline(Options.of(args), LM_RECIPES[args.recipe]())
     own = {name: getattr(args, name) for name in ("tokenize", "lowercase", "min_count", "max_words", "bpe_tokens")}
-    return LMPipeline(Options(texts={split: tuple(getattr(args, split)) for split in SPLITS}, **own, **shared))
+    return LMPipeline(Options.of(args, texts={split: tuple(getattr(args, split)) for split in SPLITS}, **own))

@@ -13,7 +13,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Callable, Deque, Iterable, Iterator, List, Optional, Set, TypeVar
+from pathlib import Path
+from typing import Callable, Deque, Dict, Iterable, Iterator, List, Optional, Set, TypeVar
 
 from data_prep.errors import DataPrepError
 
@@ -113,6 +114,16 @@ class WorkerPool:
         finally:
             for future in pending:
                 future.cancel()
+
+    def count(self, function: Callable[[List[bytes]], Dict[str, int]], *paths: Path) -> Dict[str, int]:
+        """Adds up what a function counts in each chunk of texts; words come in the order of their first occurrence."""
+        counts: Dict[str, int] = {}
+        for path in paths:
+            with open(str(path), "rb") as stream:
+                for part in self.map(function, read_chunks(stream)):
+                    for word, count in part.items():
+                        counts[word] = counts.get(word, 0) + count
+        return counts
 
 
 def read_chunks(lines: Iterable[bytes]) -> Iterator[List[bytes]]:

@@ -24,7 +24,7 @@ from data_prep.pairs import PairWriter, pair_chunks, segment_pairs, tokenize_spl
 from data_prep.parallel import WorkerPool, read_chunks
 from data_prep.readers import Text
 from data_prep.recipes import Recipe, Split, Steps
-from data_prep.stages import SPLITS, StagedRun
+from data_prep.stages import SPLITS, RunOptions, StagedRun
 
 logger = logging.getLogger("data_prep")
 
@@ -35,35 +35,23 @@ FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Options(RunOptions):
     """How a recipe is run.
 
     Attributes:
-        out: output folder.
-        source: folder with archives already downloaded; ``None`` fetches them.
-        workers: processes; ``None`` means all cores.
         subwords: ``subword-nmt`` on Moses tokens, or ``sentencepiece`` on plain text.
         bpe_tokens: merges (or pieces); ``None`` means the recipe's number.
         vocabulary_threshold: pieces that training has less often in a language are split further; 0 leaves them.
         glossaries: regular expressions of words that are not split.
         bpe_dropout: probability that a merge is left out in train.
-        mirrors: addresses to try first.
-        until: last stage, of ``STAGES``.
-        overwrite: do stages again whose options have changed.
         lenient: accept empty lines, carriage returns and byte order marks everywhere, as the Perl recipe does.
     """
 
-    out: Path
-    source: Optional[Path] = None
-    workers: Optional[int] = None
     subwords: str = "subword-nmt"
     bpe_tokens: Optional[int] = None
     vocabulary_threshold: int = 0
     glossaries: Tuple[str, ...] = ()
     bpe_dropout: float = 0.0
-    mirrors: Tuple[str, ...] = ()
-    until: str = "bin"
-    overwrite: bool = False
     lenient: bool = False
 
 
@@ -239,13 +227,8 @@ class Pipeline(StagedRun):
 
     def _stage_codes(self, key: str, pool: WorkerPool) -> None:
         """Learns the subwords on the training text of both languages."""
-        counts: Dict[str, Dict[str, int]] = {}
-        for lang in self.langs:
-            own = counts[lang] = {}
-            with open(str(self.out / "tok" / ("train." + lang)), "rb") as stream:
-                for part in pool.map(spm.count_words if self.plain else bpe.count_words, read_chunks(stream)):
-                    for word, count in part.items():
-                        own[word] = own.get(word, 0) + count
+        count_words = spm.count_words if self.plain else bpe.count_words
+        counts = {lang: pool.count(count_words, self.out / "tok" / ("train." + lang)) for lang in self.langs}
         joint = dict(counts[self.langs[0]])
         for word, count in counts[self.langs[1]].items():
             joint[word] = joint.get(word, 0) + count
@@ -315,7 +298,7 @@ class Pipeline(StagedRun):
         facts: Dict[str, Dict[str, Any]] = {}
         with ExitStack() as stack:
             folder = stack.enter_context(writing_folder(target))
-            counts = binarize.count_files([self.out / "bpe" / f"train.{lang}" for lang in self.langs], pool)
+            counts = pool.count(binarize.count_tokens, *(self.out / "bpe" / f"train.{lang}" for lang in self.langs))
             words = binarize.make_dictionary(counts)
             for lang in self.langs:
                 binarize.write_dictionary(folder / f"dict.{lang}.txt", words)

@@ -5,8 +5,9 @@ import logging
 import os
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from data_prep.download import Archive, download, file_sha256, verify
 from data_prep.errors import DataPrepError
@@ -41,11 +42,38 @@ def add_common_options(parser: argparse.ArgumentParser, stages: Sequence[str], a
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """What all runs have.
+
+    Attributes:
+        out: output folder.
+        source: folder with archives already downloaded; ``None`` fetches them.
+        workers: processes; ``None`` means all cores.
+        mirrors: addresses to try first.
+        until: last stage.
+        overwrite: do stages again whose options have changed.
+    """
+
+    out: Path
+    source: Optional[Path] = None
+    workers: Optional[int] = None
+    mirrors: Tuple[str, ...] = ()
+    until: str = "bin"
+    overwrite: bool = False
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, **own: Any) -> Any:
+        """From the command line, with further options of a kind of run."""
+        shared = {name: getattr(args, name) for name in ("out", "source", "workers", "until", "overwrite")}
+        return cls(**shared, mirrors=tuple(args.mirror), **own)
+
+
 class StagedRun:
     """One run in one folder. A subclass has a method ``_stage_NAME(key, pool)`` for each of its stages.
 
     Args:
-        options: with ``out``, ``source``, ``workers``, ``mirrors``, ``until`` and ``overwrite``.
+        options: what all runs have, and what this kind has beside it.
         archives: what the first stage reads.
         described: what the results depend on, as it is written down and shown.
 

@@ -1,4 +1,4 @@
-"""Every block of Python in docs/layers.md runs as it stands."""
+"""Every block of Python in docs/layers.md, and that of the README, runs as it stands."""
 
 import re
 import subprocess
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/layers.md"
+TOP = Path(__file__).resolve().parents[1]
+PAGES = (TOP / "docs/layers.md", TOP / "README.md")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
@@ -17,32 +18,33 @@ pytestmark = pytest.mark.skipif(not NEW_TORCH, reason="the page is written for t
 
 def blocks() -> list:
     """Each block with its place and the heading above it."""
-    text = PAGE.read_text()
     found = []
-    for match in BLOCK.finditer(text):
-        heading = re.findall(r"^## (.*)$", text[: match.start()], re.MULTILINE)[-1]
-        line = text[: match.start()].count("\n") + 2
-        found.append(pytest.param(line, match.group(1), id=f"{heading}, line {line}"))
+    for page in PAGES:
+        text = page.read_text()
+        for match in BLOCK.finditer(text):
+            heading = re.findall(r"^## (.*)$", text[: match.start()], re.MULTILINE)[-1]
+            line = text[: match.start()].count("\n") + 2
+            found.append(pytest.param(page, line, match.group(1), id=f"{page.name}, {heading}, line {line}"))
     return found
 
 
 def test_there_are_blocks():
-    assert len(blocks()) >= 12
+    assert len(blocks()) >= 13
 
 
-@pytest.mark.parametrize("line, code", blocks())
-def test_block_runs(line, code, tmp_path):
+@pytest.mark.parametrize("page, line, code", blocks())
+def test_block_runs(page, line, code, tmp_path):
     for extra in ("transformers", "onnxscript"):
         if extra in code:
             pytest.importorskip(extra)
     torch.manual_seed(0)
     if "init_process_group" not in code:
-        exec(compile("\n" * (line - 1) + code, str(PAGE), "exec"), {"__name__": "docs"})
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), {"__name__": "docs"})
         return
     script = tmp_path / "block.py"
     script.write_text(code)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     result = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, cwd=str(PAGE.parents[1])
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, cwd=str(TOP)
     )
     assert result.returncode == 0, result.stdout

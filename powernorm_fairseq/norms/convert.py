@@ -65,8 +65,12 @@ def _converted(path: str, old: Any, name: str, options: Dict[str, Any]) -> Norm:
     own = {"eps": float(eps), "affine": weight is not None, "bias": bias is not None, **like, **options}
     norm = build_norm(name, width, **own)
     with torch.no_grad():
-        for mine, theirs in ((norm.weight, weight), (norm.bias, bias)):
-            if mine is not None and theirs is not None:
+        of_ln = ((getattr(norm, "ln_weight", None), weight), (getattr(norm, "ln_bias", None), bias))  # prepbn's
+        for mine, theirs in ((norm.weight, weight), (norm.bias, bias), *of_ln):
+            if mine is not None and theirs is not None and mine.shape != theirs.shape:
+                if not theirs.is_meta and bool((theirs != 1).any()):
+                    raise ValueError(f"{path} has a factor for each feature; {name} has one for all of them")
+            elif mine is not None and theirs is not None:
                 mine.copy_(theirs)
                 mine.requires_grad_(theirs.requires_grad)
         if isinstance(norm, BatchNorm) and getattr(old, "running_mean", None) is not None:

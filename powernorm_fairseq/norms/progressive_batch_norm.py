@@ -229,7 +229,7 @@ class _Mixed(ops._Norm):
         b, c = -slope * functional.mean(products, count) * rstd.square(), -slope * functional.mean(total, count)
         dx, along = torch.ops.powernorm.mixed_backward.default(dy, x, padding, of_ln, saved, a, b, centre, c)
         products, total = own.split(x.shape[-1])
-        found = (rest * products * rstd, rest * total, share * along, share * total)
-        found += ((rest * (products + centre * total).sum()).view(1),)
+        of_eta = (rest * (products + centre * total).sum()).view(1)
+        found = (rest * products * rstd, rest * total, share * along, share * total, of_eta)
         grads = [None if own is None else grad.to(own.dtype) for own, grad in zip(parameters, found)]
         return (dx, *grads, *[None] * (len(ctx.needs_input_grad) - 6))

@@ -139,10 +139,14 @@ class _Regularised(ops._Norm):
             if moves:
                 new = [torch.lerp(old.to(own.dtype), own, momentum) for old, own in zip(before, (centre, variance))]
                 ops.move([running_mean, running_var], new, count, num_updates)
+        if kernel == "cpp" and not released and not ops.compiling():
+            found, extra = torch.ops.powernorm.penalty_columns.default(columns, *before, eps, *weights)
+            penalty = found.view(())
         else:
-            centre, rstd, _, count, _ = columns.split([width, width, 2 * width, 1, 1])
-            variance = rstd.square().reciprocal() - eps
-        penalty, extra = penalty_of(centre, variance, count, before, weights, 1 - momentum if released else 1.0)
+            if not released:
+                centre, rstd, _, count, _ = columns.split([width, width, 2 * width, 1, 1])
+                variance = rstd.square().reciprocal() - eps
+            penalty, extra = penalty_of(centre, variance, count, before, weights, 1 - momentum if released else 1.0)
         ctx.save_for_backward(x, gamma, beta, padding, columns, scales, extra, small, *before)
         ctx.kernel, ctx.pool, ctx.rows, ctx.types = kernel, pool, (groups, eps), ops._types(gamma, beta)
         ctx.settings, ctx.released = (momentum, weights), released

@@ -79,6 +79,18 @@ def test_training_gives_a_table_and_json(tmp_path):
     assert facts["results"][0]["ratio"] == [1, 1, 1]
 
 
+@pytest.mark.slow
+def test_training_measures_the_language_model(tmp_path):
+    file = tmp_path / "training.json"
+    text = run("training.py", "--quick", "--sizes", "ptb,ptb-bf16", "--norms", "pn", "--threads", 1, "--json", file)
+    assert "**Model `ptb`, 1 threads**" in text and "**Model `ptb-bf16`, 1 threads**" in text
+    rows = json.loads(file.read_text())["results"]
+    assert [(row["size"], row["norm"]) for row in rows] == [
+        (size, norm) for size in ("ptb", "ptb-bf16") for norm in ("ln", "pn")
+    ]
+    assert all(row["tokens_per_second"] > 0 for row in rows)
+
+
 def test_fold_gives_a_table_and_json(tmp_path, capsys):
     file = tmp_path / "fold.json"
     assert fold.main(["--quick", "--norms", "bn,pn", "--json", str(file)]) == 0

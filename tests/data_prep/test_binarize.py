@@ -54,7 +54,7 @@ def test_a_pair_is_binarised_as_fairseq_does(tmp_path: Path, workers: int, monke
     preprocess(tmp_path, "--source-lang", "de", "--target-lang", "en", "--joined-dictionary", "--workers", str(workers))
     (tmp_path / "ours").mkdir()
     with WorkerPool(workers) as pool:
-        counts = binarize.count_files([tmp_path / "train.de", tmp_path / "train.en"], pool)
+        counts = pool.count(binarize.count_tokens, tmp_path / "train.de", tmp_path / "train.en")
         for lang in ("de", "en"):
             dictionary = tmp_path / "ours" / f"dict.{lang}.txt"
             binarize.write_dictionary(dictionary, binarize.make_dictionary(counts))
@@ -77,7 +77,7 @@ def test_text_is_binarised_as_fairseq_does(tmp_path: Path, words: int, threshold
     (tmp_path / "ours").mkdir()
     dictionary = tmp_path / "ours" / "dict.txt"
     with WorkerPool(1) as pool:
-        counts = binarize.count_files([tmp_path / "train.de"], pool)
+        counts = pool.count(binarize.count_tokens, tmp_path / "train.de")
         binarize.write_dictionary(dictionary, binarize.make_dictionary(counts, threshold, limit))
         for split in ("train", "valid", "test"):
             binarize.binarize(tmp_path / f"{split}.de", dictionary, tmp_path / "ours" / split, pool)

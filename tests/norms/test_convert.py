@@ -248,3 +248,16 @@ def test_calibration_calls_any_model():
     assert model.training and model.dropout.training
     with pytest.raises(ValueError, match="no batch"):
         calibrate(model, [])
+
+
+def test_factors_where_the_new_norm_has_more_or_fewer_of_them():
+    model = nn.Sequential(nn.LayerNorm(6))
+    nn.init.uniform_(model[0].weight, 1, 2)
+    with pytest.raises(ValueError, match="0 has a factor for each feature; scalenorm has one for all"):
+        convert_norms(model, "scalenorm")
+    expected, x = model[0], torch.randn(5, 6)
+    convert_norms(model, "prepbn", updates=10)  # at the start it is LN
+    torch.testing.assert_close(model(x), expected(x))
+    model = nn.Sequential(nn.LayerNorm(6))
+    convert_norms(model, "scalenorm")
+    assert float(model[0].weight) == pytest.approx(6**0.5)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from powernorm_fairseq.norms import functional, kernels, ops
+from powernorm_fairseq.norms import functional, kernels, ops, take_penalty
 from tests.norms.batches import bare_norm, random_affine, training_step
 from tests.norms.test_kernels import SETTINGS, random_rows
 
@@ -610,3 +610,28 @@ def test_old_triton_is_named(without_triton):
     without_triton.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(ValueError, match="triton 2.1.0 is too old; 3.2 or later will do"):
         bare_norm("pn", 4, kernel="triton")
+
+
+@needs_triton
+@pytest.mark.parametrize("layer_scale", ["none", "head"])
+@pytest.mark.parametrize("name", ["rbn", "un", "prepbn"])
+def test_rivals_on_these_operators_equal_float64(name, layer_scale):
+    """RBN, UN and PRepBN have no kernels of their own: they use those of the others."""
+    options = {"groups": 3, "layer_scale": layer_scale, "updates": 4, "window": 2, "penalty_mean": 0.7}
+    norm = random_affine(bare_norm(name, 24, kernel="triton", **options)).to(DEVICE)
+    wide = bare_norm(name, 24, kernel="eager", **options).double()
+    wide.load_state_dict(norm.state_dict())
+    for seed in range(4):
+        x, dy, padding = random_rows((30, 24), offset=0.5, seed=seed)
+        results = []
+        for model, dtype, device in ((norm, torch.float32, DEVICE), (wide, torch.float64, "cpu")):
+            own = x.detach().clone().to(device, dtype).requires_grad_()
+            y = model(own, padding.to(device))
+            penalty = take_penalty(model)
+            loss = (y * dy.to(device, dtype))[~padding.to(device)].sum()
+            model.zero_grad()
+            (loss if penalty is None else loss + 2 * penalty).backward()
+            found = [y, own.grad, *(parameter.grad for parameter in model.parameters()), *model.buffers()]
+            results.append([tensor.detach().cpu().double() for tensor in found])
+        for ours, theirs in zip(*results):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)

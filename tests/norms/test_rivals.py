@@ -205,6 +205,22 @@ def test_un_equals_the_formulas(case, padded, monkeypatch):
     assert (plain.left_out > 0) == (case == "outliers")
 
 
+@pytest.mark.parametrize("case", UN_CASES)
+def test_un_in_float32_equals_float64(case, monkeypatch):
+    monkeypatch.setattr(unified_norm, "FIRST_STEPS", 6)
+    settings = UN_CASES[case]
+    options = {"warmup_updates": settings.get("warmup", 0), **{k: v for k, v in settings.items() if k != "warmup"}}
+    norm = random_affine(bare_norm("un", 6, **options))
+    wide = copy.deepcopy(norm).double()
+    for seed in range(12):
+        x, dy, mask = random_batch(seed)
+        if seed in (8, 10):
+            x = x * torch.tensor([1, 1, 1, 30, 1, 1.0])
+        ours, theirs = training_step(norm, x.float(), dy.float(), mask), training_step(wide, x, dy, mask)
+        for own, expected in zip((*ours, *norm.buffers()), (*theirs, *wide.buffers())):
+            torch.testing.assert_close(own.double(), expected.double(), rtol=1e-4, atol=1e-4)
+
+
 def test_un_has_r_of_one_for_a_thousand_steps():
     gradients = {}
     for updates in (999, 1000):

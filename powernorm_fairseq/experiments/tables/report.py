@@ -3,7 +3,7 @@
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq import files
 from powernorm_fairseq.console import UserError
@@ -13,7 +13,7 @@ from powernorm_fairseq.experiments.tables.compare import SAMPLES
 from powernorm_fairseq.experiments.tables.document import Grid, Section, number, to_html, to_markdown
 from powernorm_fairseq.experiments.tables.export import public_variables, short_platform
 from powernorm_fairseq.experiments.tables.progress import duration
-from powernorm_fairseq.experiments.tables.results import RowResult, TableResult, mean, spread
+from powernorm_fairseq.experiments.tables.results import RowResult, TableResult, compare_valid, mean, spread
 from powernorm_fairseq.experiments.tables.seeds import FEWEST
 from powernorm_fairseq.experiments.tables.tried import tried
 from powernorm_fairseq.labels import label
@@ -28,16 +28,20 @@ COSTS = (
 )
 VALID = "Valid perplexity: at the validation with the lowest loss."
 SPREAD = (
-    "±: standard deviation over the seeds. Difference: of means over the seeds that both have. By chance: what it may "
-    "come to without any effect, twice its standard error, from the standard deviation of the seeds over all rows "
-    "({:.2f}). P(better than LN): how likely one run is better than one of LN, both with a seed drawn at random. "
-    f"Intervals: 95 %, stratified bootstrap over the seeds (arXiv:2108.13264); fewer than {FEWEST} seeds have none, "
-    "and of few seeds they are too narrow."
+    "±: standard deviation over the seeds. Difference: mean over the seeds that both have. Intervals and p: Student's "
+    "t over the seeds, of differences seed by seed; p is corrected for the number of rows (Holm), and rows with less "
+    "than 0.05 stand out: chance makes one do so in at most one table of twenty. P(better than LN): how likely one run "
+    "is better than one of LN, both with a seed drawn at random; its interval is a stratified bootstrap over the seeds "
+    f"(arXiv:2108.13264), of {FEWEST} seeds or more."
+)
+CHOICE = (
+    "Preferred: the setting with the lowest validation loss. p: Student's t over the seeds, of differences to the "
+    "default seed by seed, corrected for the number of settings (Holm); rows with less than 0.05 stand out."
 )
 BLEU = (
-    "BLEU: tokenised, as multi-bleu.perl, of the average of the last checkpoints. p: sacreBLEU's paired bootstrap "
-    f"({SAMPLES} samples) against the LN run with the same seed, one value for each seed: how often a difference as "
-    "large arises by resampling the test set alone."
+    "BLEU: tokenised, as multi-bleu.perl, of the average of the last checkpoints. p, test set: sacreBLEU's paired "
+    f"bootstrap ({SAMPLES} samples) against the LN run with the same seed, how often a difference as large arises by "
+    "resampling the test set alone; of several seeds twice the mean, corrected for the number of rows (Holm)."
 )
 
 
@@ -88,6 +92,10 @@ def _listed(values: Sequence[float], decimals: int = 2) -> str:
     return ", ".join(number(value, decimals) for value in values)
 
 
+def _interval(ends: Optional[Tuple[float, float]], sign: bool = False) -> str:
+    return " to ".join(number(end, sign=sign) for end in ends) if ends else ""
+
+
 def _norm(result: TableResult) -> str:
     """What the norms of the rows are norms of, as a heading."""
     return "norm" if result.table.language_model else "encoder norm"
@@ -100,34 +108,30 @@ def score_grid(result: TableResult) -> Grid:
     several = len(result.seeds) > 1
     wanted = {
         paper: result.table.published,
-        "95 % interval": len(result.seeds) >= FEWEST,
-        "each seed": several,
-        "by chance": several,
-        "P(better than LN)": several,
-        "p": not result.table.language_model,
+        **{name: several for name in ("95 % interval", "each seed", "its 95 % interval", "p", "P(better than LN)")},
+        "p, test set": not result.table.language_model,
         "sacreBLEU": not result.table.language_model,
     }
     rows = [_score_cells(result, row, paper) for row in result.rows]
     header = [name for name in rows[0] if wanted.get(name, True)]
-    best = result.scored()
-    clear = len(best) > 1 and number(result.score(best[0])) != number(result.score(best[1]))
-    strong = [result.rows.index(best[0])] if clear else []
+    strong = [index for index, row in enumerate(result.rows) if row.test is not None and row.test.significant]
     return Grid(header, [[cells[name] for name in header] for cells in rows], strong)
 
 
 def _score_cells(result: TableResult, row: RowResult, paper: str) -> Dict[str, str]:
     scores = list(row.scores(result.metric).values())
-    interval, better = result.interval(row), result.improvement([row])
+    better, test = result.improvement([row]), row.test
     return {
         _norm(result): row.row.label,
         paper: number(result.published(row), 1),
         result.table.metric.label: _with_spread(scores),
-        "95 % interval": " to ".join(number(end) for end in interval.interval) if interval else "",
+        "95 % interval": _interval(result.interval(row)),
         "each seed": _listed(scores),
         "difference to LN": number(result.difference(row), sign=True),
-        "by chance": number(result.chance(row)),
+        "its 95 % interval": _interval(test.interval, sign=True) if test else "",
+        "p": number(test.adjusted if test else None, 3),
         "P(better than LN)": better.show() if better else "",
-        "p": _listed(list(row.p_values.values()), 3),
+        "p, test set": number(row.test_set, 3),
         "sacreBLEU": _with_spread(list(row.scores("sacrebleu").values())),
         "valid perplexity": _with_spread(list(row.valid("ppl").values())),
     }
@@ -135,24 +139,28 @@ def _score_cells(result: TableResult, row: RowResult, paper: str) -> Dict[str, s
 
 def choice_grid(result: TableResult) -> Grid:
     """Settings that validation data chooses from."""
-    header = ["setting", "valid perplexity", "each seed", "difference to default", f"test {result.table.metric.label}"]
-    rows = []
-    for row in result.rows:
+    header = ["setting", "valid perplexity", "each seed", "difference to default", "p"]
+    header += [f"test {result.table.metric.label}"]
+    chosen, tests = list(map(id, result.chosen.values())), compare_valid(result.rows)
+    rows, strong = [], []
+    for index, row in enumerate(result.rows):
         usual = next((other for other in result.rows if other.row.norm == row.row.norm and not other.row.variant), None)
         ours, theirs = row.valid("ppl"), usual.valid("ppl") if usual is not None and usual is not row else {}
         both = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
         values, scores = list(ours.values()), list(row.scores(result.metric).values())
-        difference = number(mean(both), sign=True)
-        rows.append([row.row.label, _with_spread(values), _listed(values), difference, _with_spread(scores)])
-    chosen = list(map(id, result.chosen.values()))
-    return Grid(header, rows, [index for index, row in enumerate(result.rows) if id(row) in chosen])
+        test = tests.get(row.row.run_name(0))
+        name = row.row.label + (" (preferred)" if id(row) in chosen else "")
+        numbers = [number(mean(both), sign=True), number(test.adjusted if test else None, 3)]
+        rows.append([name, _with_spread(values), _listed(values), *numbers, _with_spread(scores)])
+        strong += [index] if test is not None and test.significant else []
+    return Grid(header, rows, strong)
 
 
 def _legend(result: TableResult) -> str:
     if result.table.choose:
-        return VALID + " The setting that validation data prefers stands out."
-    deviation = result.spread()
-    parts = [VALID, "" if deviation is None else SPREAD.format(deviation), "" if result.table.language_model else BLEU]
+        return f"{VALID} {CHOICE}"
+    several = len(result.seeds) > 1
+    parts = [VALID, SPREAD if several else "", "" if result.table.language_model else BLEU]
     return " ".join(part for part in parts if part)
 
 

@@ -1,19 +1,17 @@
 """What came out of a table's runs: means, spreads, differences, orders, and which setting validation data chooses."""
 
 import functools
-import math
 import statistics
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from powernorm_fairseq.experiments.tables import catalogue
+from powernorm_fairseq.experiments.tables import catalogue, student
 from powernorm_fairseq.experiments.tables.catalogue import Row, Table
 from powernorm_fairseq.experiments.tables.compare import Comparisons
 from powernorm_fairseq.experiments.tables.run import Run
-from powernorm_fairseq.experiments.tables.seeds import Estimate, estimate, mean_of_strata, probability_of_improvement
-
-ERRORS = 2  # standard errors that chance may make
+from powernorm_fairseq.experiments.tables.seeds import Estimate, estimate, probability_of_improvement
+from powernorm_fairseq.experiments.tables.student import Test
 
 
 @dataclass
@@ -26,6 +24,8 @@ class RowResult:
         lacking: name -> state of each run without a result.
         baseline: row it is compared with.
         p_values: seed -> p of the paired bootstrap against the baseline's run with that seed.
+        test: of the difference to the baseline, over the seeds that both have.
+        test_set: the p of all seeds' bootstraps together, corrected as that of the test.
     """
 
     row: Row
@@ -33,11 +33,20 @@ class RowResult:
     lacking: Dict[str, str] = field(default_factory=dict)
     baseline: Optional["RowResult"] = None
     p_values: Dict[int, float] = field(default_factory=dict)
+    test: Optional[Test] = None
+    test_set: Optional[float] = None
 
     def scores(self, metric: str) -> Dict[int, float]:
         """Seed -> score of the test set."""
         found = {seed: result["scores"].get(metric) for seed, result in self.results.items()}
         return {seed: score["score"] for seed, score in found.items() if score}
+
+    def differences(self, metric: str) -> List[float]:
+        """From the baseline, for each seed that both have."""
+        if self.baseline is None:
+            return []
+        ours, theirs = self.scores(metric), self.baseline.scores(metric)
+        return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
 
     def valid(self, name: str = "loss") -> Dict[int, float]:
         """Seed -> loss (or ppl) of the best validation."""
@@ -103,44 +112,32 @@ class TableResult:
 
     def difference(self, row: RowResult) -> Optional[float]:
         """From the baseline, in means over the seeds that both have."""
-        if row.baseline is None:
-            return None
-        ours, theirs = row.scores(self.metric), row.baseline.scores(self.metric)
-        return mean([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+        return mean(row.differences(self.metric))
 
-    def chance(self, row: RowResult) -> Optional[float]:
-        """What the difference from the baseline may come to without any effect; None if that cannot be known."""
-        if row.baseline is None:
-            return None
-        return chance(len(row.scores(self.metric)), len(row.baseline.scores(self.metric)), self.spread())
-
-    def interval(self, row: RowResult) -> Optional[Estimate]:
-        """The mean over the seeds with its bootstrap interval; None without a score."""
-        scores = list(row.scores(self.metric).values())
-        return estimate(mean_of_strata, [scores]) if scores else None
+    def interval(self, row: RowResult) -> Optional[Tuple[float, float]]:
+        """The 95 % interval of the mean over the seeds; None of fewer than two."""
+        return student.mean_interval(list(row.scores(self.metric).values()))
 
     def improvement(self, rows: Sequence[RowResult]) -> Optional[Estimate]:
-        """The probability that a run of these rows is better than one of their baselines; None without both.
+        """The probability that a run of these rows is better than one of their baselines, of the seeds both have.
 
         Args:
             rows: settings of one norm, each with a baseline under the same conditions.
         """
         pairs = [(row, row.baseline) for row in rows if row.baseline is not None]
-        scores = [[list(each.scores(self.metric).values()) for each in pair] for pair in pairs]
-        scores = [pair for pair in scores if all(pair)]
+        scores = []
+        for ours, theirs in ((row.scores(self.metric), base.scores(self.metric)) for row, base in pairs):
+            shared = [seed for seed in ours if seed in theirs]
+            scores += [([ours[seed] for seed in shared], [theirs[seed] for seed in shared])] if shared else []
         if not scores:
             return None
         compare = functools.partial(probability_of_improvement, higher_is_better=self.sign > 0)
         return estimate(compare, [ours for ours, _ in scores], [theirs for _, theirs in scores])
 
-    def spread(self) -> Optional[float]:
-        """The standard deviation of the scores over the seeds, pooled over all rows."""
-        return pooled_spread([list(row.scores(self.metric).values()) for row in self.rows])
-
-    def unclear(self, first: RowResult, second: RowResult) -> Optional[bool]:
-        """Whether the scores of two rows differ by no more than chance may make; None if that cannot be known."""
-        scores = [list(row.scores(self.metric).values()) for row in (first, second)]
-        return within_spread(scores[0], scores[1], self.spread())
+    def compare(self, first: RowResult, second: RowResult) -> Optional[Test]:
+        """Two rows on the seeds that both have, before any correction."""
+        ours, theirs = first.scores(self.metric), second.scores(self.metric)
+        return student.paired([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
 
     def scored(self) -> List[RowResult]:
         """Rows with a score, best first."""
@@ -153,35 +150,30 @@ class TableResult:
         return catalogue.published(name, self.dataset) if self.table.published else None
 
 
-def pooled_spread(groups: Sequence[Sequence[float]]) -> Optional[float]:
-    """The standard deviation over the seeds, from all groups together; None if none has two."""
-    several = [group for group in groups if len(group) > 1]
-    if not several:
-        return None
-    squares = sum((len(group) - 1) * statistics.variance(group) for group in several)
-    return math.sqrt(squares / sum(len(group) - 1 for group in several))
+def compare_rows(rows: Sequence[RowResult], metric: str) -> None:
+    """Tests each row against its baseline on the seeds that both have, with Holm's correction over the rows."""
+    for row in rows:
+        row.test = student.paired(row.differences(metric))
+        row.test_set = student.combine(list(row.p_values.values()))
+    student.correct([row.test for row in rows])
+    resampled = [row for row in rows if row.test_set is not None]
+    for row, p in zip(resampled, student.holm([row.test_set or 0.0 for row in resampled])):
+        row.test_set = p
 
 
-def chance(first: int, second: int, deviation: Optional[float]) -> Optional[float]:
-    """How far two means may differ by chance: twice the standard error that the seeds' spread gives their difference.
-
-    Args:
-        first: number of seeds.
-        second: of the other's.
-        deviation: from :func:`pooled_spread`; two or three seeds alone are too few to estimate it.
-
-    Returns:
-        None if that cannot be known.
-    """
-    if deviation is None or not first or not second:
-        return None
-    return ERRORS * deviation * math.sqrt(1 / first + 1 / second)
-
-
-def within_spread(first: Sequence[float], second: Sequence[float], deviation: Optional[float]) -> Optional[bool]:
-    """Whether two means differ by no more than :func:`chance` may make; None if that cannot be known."""
-    limit = chance(len(first), len(second), deviation)
-    return None if limit is None else abs(statistics.mean(first) - statistics.mean(second)) <= limit
+def compare_valid(rows: Sequence[RowResult]) -> Dict[str, Test]:
+    """Run name -> test of its validation perplexity against its norm's plain setting, corrected over all settings."""
+    tests: Dict[str, Test] = {}
+    for row in rows:
+        usual = next((other for other in rows if other.row.norm == row.row.norm and not other.row.variant), None)
+        if usual is None or usual is row:
+            continue
+        ours, theirs = row.valid("ppl"), usual.valid("ppl")
+        test = student.paired([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+        if test is not None:
+            tests[row.row.run_name(0)] = test
+    student.correct(list(tests.values()))
+    return tests
 
 
 def choose(rows: Sequence[RowResult]) -> Dict[str, RowResult]:
@@ -223,6 +215,7 @@ def gather(
                 compared = comparisons.get(names[0], names[1], table.metric.key)
                 if compared is not None:
                     result.p_values[seed] = compared["p_value"]
+    compare_rows(found, table.metric.key)
     for result in found:
         if result.leaks:
             result.row = replace(result.row, label=result.row.label + catalogue.LEAKS)

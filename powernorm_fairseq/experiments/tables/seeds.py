@@ -31,11 +31,6 @@ class Estimate:
         return text + " ({:.{d}f} to {:.{d}f})".format(*self.interval, d=decimals)
 
 
-def mean_of_strata(strata: Strata) -> float:
-    """The mean over strata of their means."""
-    return sum(sum(stratum) / len(stratum) for stratum in strata) / len(strata)
-
-
 def probability_of_improvement(ours: Strata, theirs: Strata, higher_is_better: bool = True) -> float:
     """How likely a run of ours is better than a run of theirs, both drawn at random; ties count half.
 

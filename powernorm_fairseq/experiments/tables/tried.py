@@ -6,20 +6,21 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq.experiments.tables.catalogue import LEAKING_FLAG
 from powernorm_fairseq.experiments.tables.document import Grid, Section, number
-from powernorm_fairseq.experiments.tables.results import chance, mean, pooled_spread
+from powernorm_fairseq.experiments.tables.results import mean
 from powernorm_fairseq.experiments.tables.run import RESULT
+from powernorm_fairseq.experiments.tables.student import Spread, Test, against_spread, correct, pooled_spread
 from powernorm_fairseq.files import read_json
 
 Result = Dict[str, Any]
 TEXT = (
     "Settings that were changed one by one, compared by the lowest validation loss alone; the test set played no part. "
-    "A run that is shorter than that of the plain recipe is compared with it after as many updates. By chance: what a "
-    "difference may come to without any effect, twice its standard error, from how far plain runs of one norm with "
-    "different seeds lie apart after as many updates; rows with more than that stand out."
+    "A run that is shorter than that of the plain recipe is compared with it after as many updates. p: Student's t, "
+    "with the standard deviation of plain runs of one norm with different seeds after as many updates, corrected for "
+    "the number of settings (Holm); rows with less than 0.05 stand out."
 )
 # Changes that are no tries: those of the batch-size ablation, and of models that see the words they are to predict.
 TABLES_OWN = {"--update-freq", LEAKING_FLAG}
-HEADER = ("setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference", "by chance")
+HEADER = ("setting", "seeds", "updates", "valid perplexity", "plain recipe", "difference", "p")
 
 
 @dataclass(frozen=True)
@@ -31,25 +32,20 @@ class Try:
         runs: its results, one for each seed.
         ppls: perplexities of these runs.
         pairs: the same, each with that of the plain run after as many updates, where there is one.
-        chance: what the mean difference of the pairs may come to without any effect.
+        test: of the differences of the pairs.
     """
 
     label: str
     runs: Sequence[Result]
     ppls: Sequence[float]
     pairs: Sequence[Tuple[float, float]]
-    chance: Optional[float]
+    test: Optional[Test]
 
     @property
     def difference(self) -> Optional[float]:
         """From the plain runs; as it is shown, and never -0."""
         difference = mean([ours - theirs for ours, theirs in self.pairs])
         return None if difference is None else round(difference, 2) + 0.0
-
-    @property
-    def clear(self) -> bool:
-        """Whether it is more than chance makes."""
-        return self.difference is not None and self.chance is not None and abs(self.difference) > round(self.chance, 2)
 
     @property
     def rank(self) -> Tuple[str, int, float]:
@@ -61,7 +57,8 @@ class Try:
         """The row."""
         seeds, updates = (dict.fromkeys(str(run[name]) for run in self.runs) for name in ("seed", "updates"))
         plain = mean([theirs for _, theirs in self.pairs])
-        numbers = [number(mean(self.ppls)), number(plain), number(self.difference, sign=True), number(self.chance)]
+        numbers = [number(mean(self.ppls)), number(plain), number(self.difference, sign=True)]
+        numbers += [number(self.test.adjusted if self.test else None, 3)]
         return [self.label, ", ".join(seeds), ", ".join(updates), *numbers]
 
 
@@ -95,17 +92,18 @@ def tried(folders: Sequence[Path], dataset: str) -> Optional[Section]:
             if result["variant"] and not TABLES_OWN & set(result["changes"]):
                 groups.setdefault(result["label"], []).append(result)
         for label, group in groups.items():
-            deviation = _spread(plain, longest(group)) or _spread(first, longest(group))
-            tries.append(_try(label, group, plain, deviation))
+            spread = _spread(plain, longest(group)) or _spread(first, longest(group))
+            tries.append(_try(label, group, plain, spread))
     if not tries:
         return None
     tries.sort(key=lambda each: each.rank)
-    strong = [index for index, each in enumerate(tries) if each.clear]
+    correct([each.test for each in tries])
+    strong = [index for index, each in enumerate(tries) if each.test is not None and each.test.significant]
     grid = Grid(HEADER, [each.cells() for each in tries], strong)
     return Section("What was tried on validation data", grid=grid, text=TEXT)
 
 
-def _try(label: str, group: Sequence[Result], plain: Sequence[Result], deviation: Optional[float]) -> Try:
+def _try(label: str, group: Sequence[Result], plain: Sequence[Result], spread: Optional[Spread]) -> Try:
     """One setting: its seeds, and the plain runs of the same norm and seeds, each after as many updates."""
     bases = {(run["norm"], run["seed"]): run for run in plain}
     ppls, pairs = [], []  # type: List[float], List[Tuple[float, float]]
@@ -116,11 +114,11 @@ def _try(label: str, group: Sequence[Result], plain: Sequence[Result], deviation
             ppls.append(ours)
         if ours is not None and theirs is not None:
             pairs.append((ours, theirs))
-    return Try(label, group, ppls, pairs, chance(len(pairs), len(pairs), deviation))
+    return Try(label, group, ppls, pairs, against_spread([ours - theirs for ours, theirs in pairs], spread))
 
 
-def _spread(plain: Sequence[Result], updates: int) -> Optional[float]:
-    """The standard deviation of the perplexity over the seeds, from all norms together."""
+def _spread(plain: Sequence[Result], updates: int) -> Optional[Spread]:
+    """How far the perplexity lies apart over the seeds, from all norms together."""
     groups: Dict[str, List[float]] = {}
     for run in plain:
         ppl = best_ppl(run, updates)

@@ -1,16 +1,11 @@
 """What a table shows, in a few sentences: what is missing, which order was measured and published, what is chosen."""
 
+from itertools import combinations
 from typing import List, Optional, Sequence
 
 from powernorm_fairseq.experiments.corpora import CORPORA
-from powernorm_fairseq.experiments.tables.results import (
-    RowResult,
-    TableResult,
-    mean,
-    order,
-    pooled_spread,
-    within_spread,
-)
+from powernorm_fairseq.experiments.tables.results import RowResult, TableResult, compare_valid, mean, order
+from powernorm_fairseq.experiments.tables.student import correct
 from powernorm_fairseq.labels import label
 
 LEVEL_WITH = 0.005  # no difference at two decimals
@@ -63,23 +58,25 @@ def _order(result: TableResult) -> List[str]:
 
 def _swapped(result: TableResult, ranked: Sequence[RowResult]) -> str:
     """Which of the rows, best first as published, change places."""
+    pairs = list(combinations(ranked, 2))
+    tests = [result.compare(better, worse) for better, worse in pairs]
+    correct(tests)
     swapped, clear = [], 0
-    for index, better in enumerate(ranked):
-        for worse in ranked[index + 1 :]:
-            ahead = result.sign * ((result.score(better) or 0.0) - (result.score(worse) or 0.0))
-            if result.published(better) == result.published(worse) or ahead >= LEVEL_WITH:
-                continue
-            beyond = result.unclear(better, worse) is False
-            clear += beyond
-            relation = "level with" if ahead > -LEVEL_WITH else "over"
-            note = " (more than the spread of the seeds)" if beyond else ""
-            swapped.append(f"{worse.row.label} {relation} {better.row.label}{note}")
+    for (better, worse), test in zip(pairs, tests):
+        ahead = result.sign * ((result.score(better) or 0.0) - (result.score(worse) or 0.0))
+        if result.published(better) == result.published(worse) or ahead >= LEVEL_WITH:
+            continue
+        beyond = test is not None and test.significant
+        clear += beyond
+        relation = "level with" if ahead > -LEVEL_WITH else "over"
+        note = " (significant)" if beyond else ""
+        swapped.append(f"{worse.row.label} {relation} {better.row.label}{note}")
     if not swapped:
         return "The measured order is the published one."
     sentence = f"The measured order differs from the published one: {', '.join(swapped)}."
-    if result.spread() is None:
+    if all(test is None for test in tests):
         return sentence + " With one seed, nothing is known about the spread."
-    return sentence if clear else sentence + " All of these differences are within the spread of the seeds."
+    return sentence if clear else sentence + " None of these differences is significant."
 
 
 def _positions(result: TableResult) -> List[str]:
@@ -115,8 +112,9 @@ def _choice(result: TableResult) -> List[str]:
         elif usual is not None:
             theirs = list(usual.valid("ppl").values())
             text += f", against {_number(mean(theirs))} by default"
-            spread = pooled_spread([list(other.valid("ppl").values()) for other in result.rows])
-            text += ", which is within the spread of the seeds" if within_spread(ours, theirs, spread) else ""
+            test = compare_valid(result.rows).get(row.row.run_name(0))
+            if test is not None:
+                text += f", {'' if test.significant else 'not '}significant (p = {test.adjusted:.3f})"
             if result.score(row) is not None and result.score(usual) is not None:
                 text += f". On the test set: {_number(result.score(row))} against {_number(result.score(usual))} "
                 text += result.table.metric.label

@@ -11,9 +11,9 @@ import pytest
 from powernorm_fairseq.experiments import recipes
 from powernorm_fairseq.experiments.tables import catalogue, export, progress, report, reproduce, words
 from powernorm_fairseq.experiments.tables.document import Grid, Section, to_html, to_markdown
-from powernorm_fairseq.experiments.tables.results import gather, pooled_spread, within_spread
+from powernorm_fairseq.experiments.tables.results import gather
 from powernorm_fairseq.experiments.tables.run import Run, configuration
-from powernorm_fairseq.experiments.tables.seeds import estimate, mean_of_strata, probability_of_improvement
+from powernorm_fairseq.experiments.tables.seeds import estimate, probability_of_improvement
 from powernorm_fairseq.training_log import Log, total_updates
 from tests.experiments.tables.table_results import result, write_run
 
@@ -63,7 +63,7 @@ def test_every_variant_changes_a_flag_that_the_models_have():
     assert own == {"--norm-alpha-fwd", "--norm-alpha-bwd", "--norm-recipe", "--layer-scale", "--norm-warmup-updates",
                    "--prepbn-updates"}  # fmt: skip
     assert all(name[2:].replace("-", "_") in parser_flags for name in own)
-    others = {"--max-tokens", "--update-freq", "--dropout", "--lr", "--warmup-updates", "--no-causal-mask"}
+    others = {"--max-tokens", "--update-freq", "--dropout", "--lr", "--warmup-updates", catalogue.LEAKING_FLAG}
     assert names - own == others
 
 
@@ -152,26 +152,32 @@ def table_result(tmp_path, scores, dataset="multi30k", name="table1", **more):
     return gather(table, dataset, tmp_path, rows, range(1, 1 + max(map(len, scores.values()))), {})
 
 
-def test_order_that_differs_within_the_spread(tmp_path):
-    found = words.findings(table_result(tmp_path, {"ln": [42.0, 41.4], "bn": [40.0, 40.4], "pn": [41.6, 41.3]}))
+def test_order_that_differs_by_chance(tmp_path):
+    scores = {"ln": [42.0, 41.4, 41.7], "bn": [40.4, 40.0, 40.2], "pn": [41.5, 41.3, 41.55]}
+    found = words.findings(table_result(tmp_path, scores))
     text = "\n".join(found)
     assert "Measured order, mean BLEU of the test set: LN 41.70 > PN 41.45 > BN 40.20." in text
     assert "on IWSLT14 De-En, as there is none for Multi30k De-En (test2016): PN 35.9 > LN 35.5 > BN 34.4." in text
-    assert "differs from the published one: LN over PN. All of these differences are within the spread" in text
+    assert "differs from the published one: LN over PN. None of these differences is significant." in text
 
 
-def test_differences_stand_beside_what_chance_makes(tmp_path):
-    grid = report.score_grid(table_result(tmp_path, {"ln": [42.0, 41.4], "bn": [40.0, 40.4], "pn": [41.6, 41.3]}))
+def test_bold_is_what_is_significant_not_what_is_largest(tmp_path):
+    """PN: +0.5, -0.1, -0.15 to LN. BN: -1.6, -1.4, -1.5; t = 25.98 with two degrees of freedom, and of two rows."""
+    scores = {"ln": [42.0, 41.4, 41.7], "bn": [40.4, 40.0, 40.2], "pn": [42.5, 41.3, 41.55]}
+    result_ = table_result(tmp_path, scores)
+    grid = report.score_grid(result_)
     ln, bn, pn = (dict(zip(grid.header, row)) for row in grid.rows)
-    deviation = pooled_spread([[42.0, 41.4], [40.0, 40.4], [41.6, 41.3]])
-    assert [row["difference to LN"] for row in (ln, bn, pn)] == ["", "-1.50", "-0.25"]
-    assert [row["by chance"] for row in (ln, bn, pn)] == ["", f"{2 * deviation:.2f}", f"{2 * deviation:.2f}"]
-    assert grid.strong == [0]
+    assert [row["difference to LN"] for row in (ln, bn, pn)] == ["", "-1.50", "+0.08"]
+    assert [row["p"] for row in (ln, bn, pn)] == ["", "0.003", "0.728"]
+    assert bn["its 95 % interval"] == "-1.75 to -1.25" and ln["its 95 % interval"] == ""
+    assert result_.scored()[0].row.norm == "pn" and grid.strong == [1]
+    two = table_result(tmp_path / "two", {"ln": [42.0, 41.4], "bn": [40.5, 40.2]})
+    assert report.score_grid(two).strong == []  # 1.35 on average, but with one degree of freedom t = 9 is p = 0.07
 
 
-def test_order_that_differs_by_more_than_the_spread(tmp_path):
-    text = "\n".join(words.findings(table_result(tmp_path, {"ln": [42.0, 42.1], "pn": [41.0, 41.1]})))
-    assert "LN over PN (more than the spread of the seeds)." in text and "All of these" not in text
+def test_order_that_differs_and_not_by_chance(tmp_path):
+    text = "\n".join(words.findings(table_result(tmp_path, {"ln": [42.0, 42.1, 42.2], "pn": [41.0, 41.1, 41.25]})))
+    assert "LN over PN (significant)." in text and "None of these" not in text
 
 
 def test_order_that_is_the_published_one(tmp_path):
@@ -186,7 +192,8 @@ def test_one_seed_and_equal_scores_claim_nothing(tmp_path):
     found = table_result(tmp_path, {"ln": [41.0], "pn": [41.0]})
     text = "\n".join(words.findings(found))
     assert "differs from the published one: LN level with PN. With one seed, nothing is known about the spread" in text
-    assert report.score_grid(found).strong == [] and "by chance" not in report.score_grid(found).header
+    grid = report.score_grid(found)
+    assert grid.strong == [] and not {"p", "95 % interval", "P(better than LN)"} & set(grid.header)
 
 
 def test_missing_runs_are_named_with_their_state(tmp_path):
@@ -196,19 +203,17 @@ def test_missing_runs_are_named_with_their_state(tmp_path):
     assert found.difference(found.rows[1]) == 0.0  # of the seed that both have
 
 
-def test_spread_is_pooled_over_all_rows():
-    assert pooled_spread([[1.0], [2.0]]) is None
-    assert pooled_spread([[1.0, 3.0], [5.0, 5.0, 5.0], [9.0]]) == pytest.approx((2 / 3) ** 0.5)
-    assert within_spread([1.0, 1.0], [2.0, 2.0], 0.5) is True and within_spread([1.0, 1.0], [2.0, 2.0], 0.4999) is False
-    assert within_spread([1.0], [2.0], None) is None
-
-
 def test_probability_of_improvement_counts_pairs_of_runs():
     assert probability_of_improvement([[3.0, 1.0]], [[2.0, 2.0, 0.0]]) == pytest.approx(4 / 6)
     chance = probability_of_improvement([[3.0, 1.0]], [[2.0, 2.0, 0.0]], higher_is_better=False)
     assert chance == pytest.approx(2 / 6)
     assert probability_of_improvement([[2.0, 2.0]], [[2.0, 1.0]]) == 3 / 4  # a tie is half an improvement
     assert probability_of_improvement([[1.0], [5.0, 6.0]], [[2.0], [4.0]]) == 1 / 2  # mean over the strata
+
+
+def mean_of_strata(strata):
+    """The mean over strata of their means."""
+    return sum(sum(stratum) / len(stratum) for stratum in strata) / len(strata)
 
 
 def test_intervals_resample_the_seeds_of_each_stratum():
@@ -229,11 +234,12 @@ def test_report_says_what_the_seeds_say(tmp_path):
     found = table_result(tmp_path, {"ln": [41.0, 41.2, 41.4], "pn": [41.1, 41.3, 41.5]})
     grid = report.score_grid(found)
     ln, pn = (dict(zip(grid.header, row)) for row in grid.rows)
-    assert ln["95 % interval"] == "41.00 to 41.40" and ln["P(better than LN)"] == ""
+    assert ln["95 % interval"] == "40.70 to 41.70" and ln["P(better than LN)"] == ln["p"] == ""  # 4.303 * 0.2 / sqrt(3)
+    assert pn["its 95 % interval"] == "+0.10 to +0.10" and pn["p"] == "0.000"
     assert pn["P(better than LN)"].startswith("0.67 (")
     two = table_result(tmp_path / "two", {"ln": [41.0, 41.2], "pn": [41.1, 41.3]})
     grid = report.score_grid(two)
-    assert "95 % interval" not in grid.header
+    assert dict(zip(grid.header, grid.rows[0]))["95 % interval"] == "39.83 to 42.37"  # 12.706 * 0.1414 / sqrt(2)
     assert dict(zip(grid.header, grid.rows[1]))["P(better than LN)"] == "0.75"
 
 
@@ -291,12 +297,11 @@ def test_report_has_all_parts_in_both_forms(tmp_path, capsys):
     printed = capsys.readouterr().out
     markdown, page = ((tmp_path / "multi30k" / f"table1.{end}").read_text() for end in ("md", "html"))
     assert markdown.startswith(printed.rstrip("\n"))
-    for part in ("| **LN** ", "| PN ", "**42.15 ± 0.07**", "-0.50", "4.80 ± 0.00", "35.9"):
+    for part in ("| LN ", "| **PN** ", "42.15 ± 0.07", "**-0.50**", "4.80 ± 0.00", "35.9"):
         assert part in printed, part
     comparisons = json.loads((tmp_path / "multi30k" / "comparisons.json").read_text())
     p_values = [comparisons[f"pn-seed{seed} against ln-seed{seed}, tokenized"]["p_value"] for seed in (1, 2)]
-    shown = f"{p_values[0]:.3f}, {p_values[1]:.3f}"
-    assert f"| {shown} |" in printed
+    assert f"| **{sum(p_values):.3f}** " in printed  # twice the mean
     for text in (markdown, page):
         for part in ("tok:13a", "impl:multi-bleu", "beam 5", "0.93x", "830 MiB", "52 min", "torch: 2.13.0+cpu",
                      "--adam-betas (0.9, 0.98)", "0123456789abcdef", "AMD EPYC", "PN, alpha 0.99 forward, 0.9 backward",
@@ -361,19 +366,19 @@ def test_seeds_of_other_lengths_are_each_compared_after_as_many_updates(tmp_path
 
 def test_tries_stand_out_where_seeds_do_not_differ_as_much(tmp_path):
     folder = tmp_path / "multi30k"
-    for norm, ppls in (("ln", (4.9, 4.9)), ("pn", (4.8, 5.0))):  # pooled standard deviation: 0.1
+    for norm, ppls in (("ln", (4.9, 4.9)), ("pn", (4.8, 5.0))):  # pooled deviation: 0.1, two degrees of freedom
         for seed, ppl in zip((1, 2), ppls):
             write_run(folder, result("multi30k", norm, seed, 41.0, ppl))
-    for name, seeds, ppl in (("near", (1,), 5.05), ("far", (1,), 4.5), ("near-twice", (1, 2), 5.1)):
+    for name, seeds, ppl in (("near", (1,), 5.05), ("far", (1,), 3.0), ("near-twice", (1, 2), 5.1)):
         for seed in seeds:
             write_run(folder, result("multi30k", "pn", seed, None, ppl, variant=name, label=f"PN, {name}"))
     assert report_only(tmp_path) == 0
     lines = (folder / "table1.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "PN, " in line and "|" in line]
     assert rows == [
-        [f"**{cell}**" for cell in ("PN, far", "1", "2700", "4.50", "4.80", "-0.30", "0.28")],
-        ["PN, near-twice", "1, 2", "2700", "5.10", "4.90", "+0.20", "0.20"],
-        ["PN, near", "1", "2700", "5.05", "4.80", "+0.25", "0.28"],
+        [f"**{cell}**" for cell in ("PN, far", "1", "2700", "3.00", "4.80", "-1.80", "0.018")],
+        ["PN, near-twice", "1, 2", "2700", "5.10", "4.90", "+0.20", "0.367"],
+        ["PN, near", "1", "2700", "5.05", "4.80", "+0.25", "0.367"],
     ]
 
 
@@ -381,7 +386,7 @@ def test_tries_of_another_folder(tmp_path):
     write_table(tmp_path / "runs")
     elsewhere = tmp_path / "other" / "multi30k"
     write_run(elsewhere, result("multi30k", "pn", 1, None, 4.9))
-    write_run(elsewhere, result("multi30k", "pn", 1, None, 4.6, variant="dropout0.2", label="PN, --dropout 0.2"))
+    write_run(elsewhere, result("multi30k", "pn", 1, None, 3.6, variant="dropout0.2", label="PN, --dropout 0.2"))
     for seed, ppl in ((1, 4.8), (2, 5.0)):
         write_run(tmp_path / "runs" / "multi30k", result("multi30k", "bn", seed, 41.0, ppl))  # LN and PN: 4.8
     shipped = tmp_path / "shipped" / "multi30k"
@@ -389,7 +394,7 @@ def test_tries_of_another_folder(tmp_path):
     lines = (tmp_path / "runs" / "multi30k" / "table1.md").read_text().splitlines()
     cells = next(line for line in lines if "PN, --dropout 0.2" in line).strip("|").split("|")
     # Beside the plain run of its own folder; the spread is that of the first.
-    assert [cell.strip("* ") for cell in cells[3:]] == ["4.60", "4.90", "-0.30", "0.23"]
+    assert [cell.strip("* ") for cell in cells[3:]] == ["3.60", "4.90", "-1.30", "0.003"]
     (shipped / "table1.md").unlink()
     assert report_only(tmp_path / "shipped") == 0  # they went with it
     assert "| **PN, --dropout 0.2** " in (shipped / "table1.md").read_text()

@@ -1,5 +1,5 @@
-// DyT, Derf, ScaleNorm and the mixture of PRepBN for CPUs: each direction is one sweep over rows of tokens.
-// ../pointwise.py, ../scale_norm.py and ../progressive_batch_norm.py say what is computed. x and dy are contiguous, float32 or bfloat16; the mask is contiguous; rows at padding are not read.
+// DyT, Derf, ScaleNorm and the mixture of PRepBN for CPUs, each direction one sweep over rows of tokens; columns of UN and RBN.
+// ../pointwise.py, ../scale_norm.py, ../progressive_batch_norm.py and ../unified_norm.py say what is computed. x and dy are contiguous, float32 or bfloat16; the mask is contiguous; rows at padding are not read.
 // Sums are taken over blocks of rows that depend on their number alone, so no result depends on the number of threads.
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -424,6 +424,118 @@ std::tuple<Tensor, Tensor> mixed_backward(Tensor dy, Tensor x, MaybeTensor paddi
   return {dx, floats_of(sums.data(), tokens.width)};
 }
 
+float* floats(const Tensor& tensor, int64_t size, const char* name) {
+  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Float && tensor.is_contiguous() && tensor.numel() == size, name,
+                  " must be ", size, " floats without gaps");
+  return static_cast<float*>(tensor.mutable_data_ptr());
+}
+
+bool all_finite(const Floats& values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+// UN's columns of a forward, from sums of s^2 and the number of tokens; the state moves. Returns s * count and count, as
+// a batch norm takes them, then 1 / std, r, and three facts: whether the batch's own means are used, whether it is an
+// outlier, its place in the windows. divisor() in ../unified_norm.py is the same.
+Tensor unified_columns(Tensor sums, Tensor running_psi2, Tensor psi2_window, Tensor num_updates, double eps,
+                       double momentum, int64_t warmup, int64_t first_steps, bool outliers, bool moves) {
+  const int64_t width = running_psi2.numel(), size = psi2_window.numel() / std::max<int64_t>(width, 1);
+  const float* given = floats(sums, width + 1, "sums");
+  float *running = floats(running_psi2, width, "running_psi2"), *window = floats(psi2_window, size * width, "psi2_window");
+  STD_TORCH_CHECK(num_updates.scalar_type() == ScalarType::Long && num_updates.numel() == 1, "num_updates: one int64");
+  int64_t* updates = static_cast<int64_t*>(num_updates.mutable_data_ptr());
+  const int64_t t = *updates + 1, slot = (t - 1) % size, length = 3 * width + 4;
+  const float count = given[width];
+  const Tensor columns = allocate(&length, 1, false);
+  float *power = static_cast<float*>(columns.mutable_data_ptr()), *rstd = power + width + 1, *r = rstd + width;
+  Floats psi2(width), next(window, window + size * width), geometric(width), moved(width);
+  for (int64_t i = 0; i < width; ++i) next[slot * width + i] = psi2[i] = given[i] / std::max(count, 1.0f);
+  bool own = t <= size || t < warmup, outlier = false;
+  if (!own) {
+    double sum = 0.0, squares = 0.0;
+    for (int64_t i = 0; outliers && i < size * width; ++i) sum += std::sqrt(window[i]);
+    for (int64_t i = 0; outliers && i < size * width; ++i) {
+      const double d = std::sqrt(window[i]) - sum / static_cast<double>(size * width);
+      squares += d * d;
+    }
+    for (int64_t i = 0; i < width; ++i) {
+      float logs = 0.0f, total = 0.0f;
+      for (int64_t j = 0; j < size; ++j) logs += std::log(next[j * width + i]), total += next[j * width + i];
+      geometric[i] = std::exp(logs / static_cast<float>(size));
+      outlier |= outliers && total / static_cast<float>(size) - geometric[i] > squares / static_cast<double>(width);
+    }
+  }
+  own |= outlier;
+  for (int64_t i = 0; i < width; ++i) {
+    const float s = own ? psi2[i] : geometric[i], std = std::sqrt(s + static_cast<float>(eps));
+    const float ratio = std / std::sqrt(running[i] + static_cast<float>(eps));
+    power[i] = s * count;
+    rstd[i] = 1.0f / std;
+    r[i] = outlier || t <= std::max(first_steps, warmup) ? 1.0f : std::min(std::max(ratio, 0.2f), 5.0f);
+    moved[i] = running[i] + static_cast<float>(momentum) * (s - running[i]);
+    if (outlier) next[slot * width + i] = running[i];
+  }
+  power[width] = count;
+  r[width] = own;
+  r[width + 1] = outlier;
+  r[width + 2] = static_cast<float>(slot);
+  if (!moves || count == 0 || !all_finite(moved) || !all_finite(next)) return columns;
+  std::copy(moved.begin(), moved.end(), running);
+  std::copy(next.begin(), next.end(), window);
+  *updates = t;
+  return columns;
+}
+
+// UN's columns of a backward, from sums of dy * s over all processes: the next e, and r * gamma.
+std::tuple<Tensor, Tensor> unified_backward_columns(Tensor sums, MaybeTensor gamma, Tensor columns, double scale,
+                                                    Tensor grad_window, Tensor grad_mean, double momentum, bool moves) {
+  const int64_t width = grad_mean.numel(), size = grad_window.numel() / std::max<int64_t>(width, 1);
+  const float *products = floats(sums, 2 * width, "sums"), *power = floats(columns, 3 * width + 4, "columns");
+  const float count = power[width], *rstd = power + width + 1, *r = rstd + width;
+  const bool own = r[width] > 0, outlier = r[width + 1] > 0;
+  const int64_t slot = static_cast<int64_t>(r[width + 2]);
+  STD_TORCH_CHECK(slot >= 0 && slot < size, "the window is shorter than in the forward");
+  float *window = floats(grad_window, size * width, "grad_window"), *mean = floats(grad_mean, width, "grad_mean");
+  const Floats gammas = columns_of(gamma, width, 1.0f);
+  Floats next(window, window + size * width), moved(width);
+  const Tensor e = allocate(&width, 1, false), g = allocate(&width, 1, false);
+  float *to_e = static_cast<float*>(e.mutable_data_ptr()), *to_g = static_cast<float*>(g.mutable_data_ptr());
+  for (int64_t i = 0; i < width; ++i) {
+    to_g[i] = gammas[i] * r[i];
+    const float q = to_g[i] * products[i] * rstd[i] / std::max(count, 1.0f) / static_cast<float>(scale);
+    next[slot * width + i] = outlier ? mean[i] : q;
+    float total = 0.0f;
+    for (int64_t j = 0; j < size; ++j) total += next[j * width + i];
+    moved[i] = mean[i] + static_cast<float>(momentum) * ((own ? q : total / static_cast<float>(size)) - mean[i]);
+    to_e[i] = moved[i] * static_cast<float>(scale);
+  }
+  if (!moves || count == 0 || !all_finite(moved) || !all_finite(next)) return {e, g};
+  std::copy(moved.begin(), moved.end(), mean);
+  std::copy(next.begin(), next.end(), window);
+  return {e, g};
+}
+
+// RBN's penalty and its gradients from the columns of batch_forward; penalty_of() in ../regularised_batch_norm.py.
+std::tuple<Tensor, Tensor> penalty_columns(Tensor columns, Tensor running_mean, Tensor running_var, double eps,
+                                           double of_mean, double of_var) {
+  const int64_t width = running_mean.numel(), one = 1, length = 2 * width;
+  const float *centre = floats(columns, 4 * width + 2, "columns"), *rstd = centre + width, count = centre[4 * width];
+  const float *mean = floats(running_mean, width, "running_mean"), *var = floats(running_var, width, "running_var");
+  const Tensor penalty = allocate(&one, 1, false), extra = allocate(&length, 1, false);
+  float* to = static_cast<float*>(extra.mutable_data_ptr());
+  const double real = count > 0 ? 1.0 : 0.0, share = 2.0 * real / std::max(count, 1.0f);
+  double means = 0.0, vars = 0.0;
+  for (int64_t i = 0; i < width; ++i) {
+    const double gap = centre[i] - mean[i], spread = 1.0 / (static_cast<double>(rstd[i]) * rstd[i]) - eps - var[i];
+    means += gap * gap;
+    vars += std::abs(spread);
+    to[i] = static_cast<float>(of_mean * share * gap);
+    to[width + i] = static_cast<float>(of_var * share * ((spread > 0) - (spread < 0)));
+  }
+  *static_cast<float*>(penalty.mutable_data_ptr()) = static_cast<float>(real * (of_mean * means + of_var * vars));
+  return {penalty, extra};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(powernorm, library) {
@@ -441,6 +553,15 @@ STABLE_TORCH_LIBRARY_FRAGMENT(powernorm, library) {
   library.def(
       "mixed_backward(Tensor dy, Tensor x, Tensor? padding, Tensor gamma, Tensor saved, Tensor a, Tensor b, "
       "Tensor centre, Tensor c) -> (Tensor, Tensor)");
+  library.def(
+      "unified_columns(Tensor sums, Tensor(a!) running_psi2, Tensor(b!) psi2_window, Tensor(c!) num_updates, float eps, "
+      "float momentum, int warmup, int first_steps, bool outliers, bool moves) -> Tensor");
+  library.def(
+      "unified_backward_columns(Tensor sums, Tensor? gamma, Tensor columns, float scale, Tensor(a!) grad_window, "
+      "Tensor(b!) grad_mean, float momentum, bool moves) -> (Tensor, Tensor)");
+  library.def(
+      "penalty_columns(Tensor columns, Tensor running_mean, Tensor running_var, float eps, float of_mean, float of_var)"
+      " -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(powernorm, CPU, library) {
@@ -450,4 +571,7 @@ STABLE_TORCH_LIBRARY_IMPL(powernorm, CPU, library) {
   library.impl("scale_backward", TORCH_BOX(&scale_backward));
   library.impl("mixed_forward", TORCH_BOX(&mixed_forward));
   library.impl("mixed_backward", TORCH_BOX(&mixed_backward));
+  library.impl("penalty_columns", TORCH_BOX(&penalty_columns));
+  library.impl("unified_columns", TORCH_BOX(&unified_columns));
+  library.impl("unified_backward_columns", TORCH_BOX(&unified_backward_columns));
 }
