@@ -17,7 +17,7 @@ from tests.models.training import RECIPE, SMALL, USER_DIR
 
 STOPS = 8
 STOPS_LONG = 200
-# Epochs of some 60 batches, so that the thread that fills fairseq's buffer is at work when a training stops.
+# Many small batches, so that stops fall within an epoch.
 FLAGS = (
     "--arch powernorm_tiny --encoder-norm pn --encoder-layers 1 --decoder-layers 1 --dropout 0.1 --max-tokens 30 "
     "--max-update 100 --no-epoch-checkpoints --log-format simple --log-interval 5"
