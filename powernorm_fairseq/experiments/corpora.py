@@ -12,6 +12,7 @@ class Corpus:
         title: in reports.
         preparation: arguments of data_prep; None if the user has to bring the data.
         published: norm, or name of a row -> score of the test set: BLEU, or perplexity (Table 2).
+        synchronised: norms whose statistics the paper takes over all processes.
         processes: how many GPUs the recipe's tokens are for; a training with more than one wants them all.
         beam: of decoding; none for language models.
         lenpen: length penalty.
@@ -25,6 +26,7 @@ class Corpus:
     title: str
     preparation: Optional[Tuple[str, ...]] = None
     published: Dict[str, float] = field(default_factory=dict)
+    synchronised: Tuple[str, ...] = ()
     processes: int = 1
     beam: Optional[int] = 5
     lenpen: float = 1.0
@@ -51,6 +53,7 @@ CORPORA: Dict[str, Corpus] = {
         "WMT14 En-De",
         ("wmt14",),
         {"ln": 29.5, "bn": 28.1, "pnv": 28.5, "pn": 30.1},
+        synchronised=("bn", "pnv"),
         processes=128,
         beam=4,
         lenpen=0.6,

@@ -38,6 +38,8 @@ def compose(preset: str, norm: str) -> Dict[str, Any]:
     for part in defaults[1:]:  # the first is the file itself
         name = part if isinstance(part, str) else "norm/" + norm
         whole = OmegaConf.merge(whole, OmegaConf.load(str(CONFIGS / (name + ".yaml"))))
+    if preset in CORPORA and norm in CORPORA[preset].synchronised:
+        whole.model.sync_norm = True
     if "norm" in whole.model:  # a language model, whose one norm needs no file
         whole.model.norm = norm
     found: Any = OmegaConf.to_container(whole)
