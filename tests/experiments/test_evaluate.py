@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fairseq")
 from powernorm_fairseq import scoring
-from powernorm_fairseq.experiments import average, evaluate, references
+from powernorm_fairseq.experiments import average, evaluate, evaluation, references
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [("der", "the"), ("hund", "dog"), ("katze", "cat"), ("sieht", "sees"), ("rot", "red"), ("läuft", "runs")]
@@ -244,7 +244,7 @@ def test_plain_and_lower_cased_data_is_scored_as_such(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("symbol", "kind"), [("▁haus", "sentencepiece"), ("haus@@", "subword-nmt"), ("haus", None)])
 def test_dictionary_tells_the_kind_of_subwords(symbol, kind, tmp_path):
     (tmp_path / "dict.en.txt").write_text("a\u2028b 7\n{} 5\n".format(symbol), encoding="utf-8")
-    assert evaluate.find_bpe(tmp_path / "dict.en.txt") == kind
+    assert evaluation.find_bpe(tmp_path / "dict.en.txt") == kind
 
 
 def test_index_tells_the_number_of_sentences(trained):

@@ -97,7 +97,7 @@ def test_flags_say_what_the_configuration_says(preset, norm):
     with initialize_config_dir(config_dir=str(ROOT / "configs")):
         override = "model.norm" if cfg.task._name == "language_modeling" else "norm"
         synchronised = preset == "wmt14" and norm == "bn"  # as in the paper
-        wanted = compose(preset, overrides=[f"{override}={norm}", *["model.sync_norm=true"] * synchronised])
+        wanted = compose(preset, overrides=[f"{override}={norm}", *["+model.sync_norm=true"] * synchronised])
     wanted.task.data = "data"
     compared = 0
     for group in ("task", "model", "criterion", "optimizer", "lr_scheduler", "optimization", "dataset", "checkpoint"):
