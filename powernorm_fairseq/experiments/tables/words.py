@@ -71,12 +71,13 @@ def _swapped(result: TableResult, ranked: Sequence[RowResult]) -> str:
         relation = "level with" if ahead > -LEVEL_WITH else "over"
         note = " (significant)" if beyond else ""
         swapped.append(f"{worse.row.label} {relation} {better.row.label}{note}")
-    if not swapped:
-        return "The measured order is the published one."
     sentence = f"The measured order differs from the published one: {', '.join(swapped)}."
+    if not swapped:
+        sentence = "The measured order is the published one."
+        clear = sum(test is not None and test.significant for test in tests)
     if all(test is None for test in tests):
         return sentence + " With one seed, nothing is known about the spread."
-    return sentence if clear else sentence + " None of these differences is significant."
+    return sentence if clear else sentence + f" None of {'these' if swapped else 'the'} differences is significant."
 
 
 def _positions(result: TableResult) -> List[str]:

@@ -184,8 +184,12 @@ def test_order_that_is_the_published_one(tmp_path):
     scores = {"ln": [35.0, 35.1], "bn": [33.0, 33.1], "pn": [36.0, 36.1]}
     text = "\n".join(words.findings(table_result(tmp_path, scores, dataset="iwslt14")))
     assert "Published order: PN 35.9 > LN 35.5 > BN 34.4." in text
-    assert "The measured order is the published one." in text
+    assert "The measured order is the published one." in text and "significant" not in text
     assert "as there is none" not in text
+    one = table_result(tmp_path / "one", {"ln": [35.0], "pn": [36.0]}, dataset="iwslt14")
+    assert "is the published one. With one seed, nothing is known" in "\n".join(words.findings(one))
+    close = table_result(tmp_path / "close", {"ln": [35.0, 35.9], "pn": [35.8, 35.3]}, dataset="iwslt14")
+    assert "is the published one. None of the differences is significant." in "\n".join(words.findings(close))
 
 
 def test_one_seed_and_equal_scores_claim_nothing(tmp_path):
