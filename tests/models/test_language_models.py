@@ -73,7 +73,7 @@ def test_every_norm_is_replaced_learns_and_ignores_the_neighbours_at_evaluation(
     assert sorted(run.norms(NORMS[norm])) == ([] if norm == "ln" else sorted([*names, "decoder.layer_norm"]))
     assert sum(isinstance(module, torch.nn.LayerNorm) for module in run.model.modules()) == (5 if norm == "ln" else 0)
     losses = run.train(40)  # the first ones are noise of the warm-up
-    assert sum(losses[-5:]) / 5 < losses[0] - 0.3  # dyt, the slowest, falls by 0.4 to 0.5
+    assert sum(losses[-5:]) / 5 < losses[0] - (0.3 if norm == "dyt" else 0.5)  # dyt is the slowest: 0.43 here
     tokens = torch.randint(4, 40, (3, 12), generator=torch.Generator().manual_seed(1))
     tokens[1, 7:] = run.task.source_dictionary.pad()
     together = outputs(run, tokens)
