@@ -1,5 +1,6 @@
 """Fixtures for tests that run fairseq for real, on a toy corpus made here; the option and the figures of the faults."""
 
+import os
 import random
 import sys
 from collections import Counter
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 WORDS = [f"w{number}" for number in range(40)]
+# fairseq imports scikit-learn and scipy for the scores of tasks that are not ours. Without them a program of fairseq
+# starts in 2.7 s of processor time, and with them in 3.8, so the programs that tests start get stand-ins.
+os.environ["PYTHONPATH"] = str(Path(__file__).parent / "light")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

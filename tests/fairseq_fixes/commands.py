@@ -38,7 +38,8 @@ cli_main()
 
 
 def environment(**variables):
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": str(ROOT), **variables}
+    path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": path, **variables}
 
 
 def program(name):

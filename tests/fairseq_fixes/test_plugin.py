@@ -1,6 +1,5 @@
 """How the package becomes a plugin: what importing it does, and every way in which fairseq may come to load it."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,8 @@ import pytest
 pytest.importorskip("fairseq")
 
 from powernorm_fairseq import fairseq_fixes
+from tests.fairseq_fixes.commands import ROOT, environment
 
-ROOT = Path(__file__).resolve().parents[2]
 USER_DIR = ROOT / "powernorm_fairseq"
 PATCHED = """
 import fairseq.checkpoint_utils as c, fairseq.data.data_utils as d
@@ -28,10 +27,10 @@ def load(folder):
 
 
 def run(code, folder=ROOT, **variables):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", **variables}
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=str(folder), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+        [sys.executable, "-c", code], cwd=str(folder), env=environment(**variables), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
 
 
 def check(code, **more):

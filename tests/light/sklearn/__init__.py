@@ -1,0 +1,1 @@
+"""Stands in for scikit-learn in programs that tests start; tests/conftest.py says why."""
