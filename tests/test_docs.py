@@ -114,6 +114,15 @@ def test_a_broken_link_is_found(target):
     assert list(broken_links(page, "[a](layers.md#the-norms), [b]({}) and [c](#faults)".format(target))) == [target]
 
 
+def test_the_page_of_results_leads_to_every_table():
+    index = TOP / "results" / "index.html"
+    targets = re.findall(r'(?:href|src)="([^"]+)"', index.read_text(encoding="utf-8"))
+    found = {(index.parent / target).resolve() for target in targets if not target.startswith("data:")}
+    assert all(file.exists() for file in found)
+    tables = {*index.parent.glob("*/table*.html"), *index.parent.glob("*/README.md")}
+    assert tables <= found and len(tables) >= 5
+
+
 def test_every_page_is_reachable_from_the_readme():
     seen, waiting = set(), [TOP / "README.md"]
     while waiting:
