@@ -86,7 +86,7 @@ class LMPipeline(StagedRun):
             value = getattr(options, name)
             if value is not None and value < 1:
                 raise DataPrepError(f"{name}={value} makes no sense; give 1 or more")
-        self.stages = self.results = ("tok", "bin") if options.bpe_tokens is None else ("tok", "bpe", "bin")
+        self.stages = ("tok", "bin") if options.bpe_tokens is None else ("tok", "bpe", "bin")
         named = ("tokenize", "lowercase", "min_count", "max_words", "bpe_tokens")
         described = {"recipe": recipe.name, **{name: getattr(options, name) for name in named}}
         source = options.source

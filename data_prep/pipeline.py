@@ -90,7 +90,6 @@ class Pipeline(StagedRun):
     """
 
     stages = STAGES
-    results = ("tok", "ref", "bpe", "bin")
 
     def __init__(self, recipe: Recipe, options: Options):
         self.tokens = recipe.bpe_tokens if options.bpe_tokens is None else options.bpe_tokens

@@ -20,6 +20,7 @@ from data_prep.recipes import SPLITS, Recipe, Split
 
 logger = logging.getLogger("data_prep")
 
+_RESULTS = ("tok", "ref", "bpe", "bin")
 _PACKAGES = ("sacremoses", "sentencepiece", "fairseq", "fairseq-fixed", "torch")
 
 
@@ -85,12 +86,10 @@ class StagedRun:
 
     Attributes:
         stages: names of the stages, in order.
-        results: folders that a run makes.
         seconds: how long each stage took that was not done already.
     """
 
     stages: Tuple[str, ...] = ()
-    results: Tuple[str, ...] = ()
 
     def __init__(self, recipe: Recipe, options: Any, described: Dict[str, Any]):
         if options.until not in self.stages:
@@ -116,7 +115,7 @@ class StagedRun:
         with self._locked() as lock:
             self.manifest = Manifest(self.out)
             if not self.manifest.started and not self.options.overwrite:
-                present = [name for name in self.results if (self.out / name).exists()]
+                present = [name for name in _RESULTS if (self.out / name).exists()]
                 if present:
                     raise DataPrepError(
                         f"{self.out} has {', '.join(present)} but no manifest; give --overwrite or another --out"
