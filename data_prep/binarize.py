@@ -9,7 +9,6 @@ import itertools
 import struct
 from array import array
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Dict, Iterable, List, Mapping, NamedTuple, Tuple
 
@@ -84,13 +83,7 @@ def _load(path: str, digest: str) -> Tuple[_Index, str]:
 
 
 def binarize_chunk(lines: List[bytes], path: str, digest: str) -> Tuple[array, array]:
-    """Returns the numbers of the words of a chunk of lines, and the lengths of the lines.
-
-    Args:
-        lines: of text.
-        path: dictionary.
-        digest: stands for its contents.
-    """
+    """Returns the numbers of the words of a chunk of lines by a dictionary, and the lengths of the lines."""
     index, kind = _load(path, digest)
     number = index.__getitem__
     numbers, lengths = array(kind), array("i")
@@ -112,19 +105,17 @@ def binarize(text: Path, dictionary: Path, stem: Path, pool: WorkerPool) -> Coun
         stem: path without ending.
         pool: does the work.
     """
-    work = functools.partial(binarize_chunk, path=str(dictionary), digest=file_sha256(dictionary))
+    digest = file_sha256(dictionary)
+    work = functools.partial(binarize_chunk, path=str(dictionary), digest=digest)
     lengths = array("i")
-    kind = _load(str(dictionary), file_sha256(dictionary))[1]
     unknown = 0
-    with ExitStack() as stack:
-        paths = [stem.with_name(stem.name + end) for end in (".bin", ".idx")]
-        data, index = stack.enter_context(writing(paths))
-        stream = stack.enter_context(open(str(text), "rb"))
+    paths = [stem.with_name(stem.name + end) for end in (".bin", ".idx")]
+    with writing(paths) as (data, index), open(str(text), "rb") as stream:
         for numbers, own in pool.map(work, read_chunks(stream)):
             numbers.tofile(data)
             lengths.extend(own)
             unknown += numbers.count(_UNKNOWN)
-        _write_index(index, lengths, kind)
+        _write_index(index, lengths, _load(str(dictionary), digest)[1])
     return Counts(len(lengths), sum(lengths), unknown)
 
 

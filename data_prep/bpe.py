@@ -10,7 +10,7 @@ import random
 import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from data_prep.errors import DataPrepError
 from data_prep.learn_bpe import VERSION_LINE, learn_merges
@@ -18,8 +18,6 @@ from data_prep.progress import progress_bar
 
 #: Words whose segmentation a worker remembers before it starts afresh.
 CACHE_WORDS = 200_000
-
-SEPARATOR = "@@"
 
 #: Rank of a pair that is not merged.
 _NEVER = 1 << 60
@@ -35,12 +33,7 @@ def count_words(lines: List[bytes]) -> Dict[str, int]:
 
 
 def learn_codes(counts: Dict[str, int], num_merges: int) -> str:
-    """Returns the contents of a codes file.
-
-    Args:
-        counts: word -> how often it occurs in the training text of both languages.
-        num_merges: number of merge operations.
-    """
+    """Returns the contents of a codes file with so many merges, learned from words and how often they occur."""
     lines = [VERSION_LINE]
     with progress_bar("learning BPE", " merges", num_merges) as bar:
         for first, second in learn_merges(counts, num_merges):
@@ -84,7 +77,7 @@ class BPE(dict):
     def __missing__(self, word: str) -> str:
         if len(self) >= CACHE_WORDS:
             self.clear()
-        result = self[word] = (SEPARATOR + " ").join(self._split(word))
+        result = self[word] = "@@ ".join(self._split(word))
         return result
 
     def _split(self, word: str) -> List[str]:
@@ -92,13 +85,13 @@ class BPE(dict):
         if len(word) == 1:
             return [word]
         get = self._ranks.get
-        symbols = list(word[:-1]) + [word[-1] + "</w>"]
+        symbols = [*word[:-1], word[-1] + "</w>"]
         order = [get(pair, _NEVER) for pair in zip(symbols, symbols[1:])]
         while order:
             best = min(order)
             if best == _NEVER:
                 break
-            if order.count(best) == 1:  # the usual case: only the two neighbours change
+            while best in order:  # every place of this pair, from the left; of two that overlap, the first
                 at = order.index(best)
                 symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
                 del order[at]
@@ -106,26 +99,9 @@ class BPE(dict):
                     order[at - 1] = get((symbols[at - 1], symbols[at]), _NEVER)
                 if at < len(order):
                     order[at] = get((symbols[at], symbols[at + 1]), _NEVER)
-            else:
-                symbols = _merge_all(symbols, order, best)
-                order = [get(pair, _NEVER) for pair in zip(symbols, symbols[1:])]
         if symbols[-1].endswith("</w>"):
             symbols[-1] = symbols[-1][:-4]
         return symbols
-
-
-def _merge_all(symbols: List[str], order: List[int], best: int) -> List[str]:
-    """Merges each pair whose rank is the best, from the left; of two that overlap, the first."""
-    merged = []
-    position, last = 0, len(symbols) - 1
-    while position <= last:
-        if position < last and order[position] == best:
-            merged.append(symbols[position] + symbols[position + 1])
-            position += 2
-        else:
-            merged.append(symbols[position])
-            position += 1
-    return merged
 
 
 class Settings(NamedTuple):
@@ -148,12 +124,7 @@ DEFAULT = Settings()
 
 
 class SubwordNMT(BPE):
-    """The same by subword-nmt, with its further settings.
-
-    Args:
-        path: codes file.
-        settings: as above.
-    """
+    """The same by subword-nmt, with its further settings."""
 
     def __init__(self, path: str, settings: Settings):
         from subword_nmt import apply_bpe
@@ -177,12 +148,7 @@ class SubwordNMT(BPE):
 
 
 def count_pieces(counts: Dict[str, int], codes: str) -> str:
-    """Returns the contents of a vocabulary file: the pieces of words and how often they occur, most frequent first.
-
-    Args:
-        counts: word -> how often training has it, in order of their first occurrence.
-        codes: contents of a codes file.
-    """
+    """Returns the contents of a vocabulary file: the pieces of words and how often they occur, most frequent first."""
     bpe = BPE(codes)
     pieces: Dict[str, int] = {}
     for word, count in counts.items():
@@ -200,15 +166,8 @@ def _load(path: str, digest: str, settings: Settings) -> BPE:
     return SubwordNMT(path, settings)
 
 
-def apply_codes(lines: List[bytes], path: str, digest: str, settings: Settings = DEFAULT) -> bytes:
-    """Segments a chunk of lines.
-
-    Args:
-        lines: tokenised lines.
-        path: codes file.
-        digest: stands for its contents, and for those of the vocabulary.
-        settings: beyond the codes.
-    """
+def apply_codes(lines: Sequence[bytes], path: str, digest: str, settings: Settings = DEFAULT) -> bytes:
+    """Segments a chunk of tokenised lines by a codes file, whose digest stands for its contents."""
     segment = _load(path, digest, settings).segment
     data = b"".join(lines)
     if settings.dropout:

@@ -1,23 +1,21 @@
 """Fetching archives: resumed after interruptions, from mirrors in turn, verified before they count as present.
 
-A file under way is called ``NAME.part``; ``NAME.part.json`` says where it comes from, so that a resumed download cannot
-mix two versions. What arrived is opened and read to its end before it gets its name: a login page or half an archive is
-not taken, and the next address is tried. The SHA-256 of every finished archive is kept in ``SHA256SUMS`` beside it (the
-format of ``sha256sum``): published archives of these corpora come without checksums, so the first download is trusted
-and later uses are compared with it, also after the folder has been copied to a machine without network.
+A file under way is called ``NAME.part``. What arrived is opened and read to its end, checksums of the compression
+included, before it gets its name: a login page, half an archive or halves of two versions are not taken. The SHA-256 of
+every finished archive is kept in ``SHA256SUMS`` beside it (the format of ``sha256sum``): published archives of these
+corpora come without checksums, so the first download is trusted and later uses are compared with it, also after the
+folder has been copied to a machine without network.
 """
 
 import hashlib
 import http.client
-import json
 import logging
 import os
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from data_prep.errors import DataPrepError, explain_full_disk
 from data_prep.extract import check_archive
@@ -34,21 +32,11 @@ TRIES = 4
 PAUSE = 1.0
 
 
-@dataclass(frozen=True)
-class Archive:
-    """A published file.
-
-    Attributes:
-        name: its published name.
-        urls: where it is, in order of preference.
-        size: its length in bytes, if published.
-        sha256: its checksum, if published.
-    """
+class Archive(NamedTuple):
+    """A published file: its name, and where it is, in order of preference."""
 
     name: str
     urls: Tuple[str, ...]
-    size: Optional[int] = None
-    sha256: Optional[str] = None
 
 
 class _TryAgain(Exception):
@@ -88,28 +76,20 @@ def _write_sum(folder: Path, name: str, digest: str) -> None:
     os.replace(str(part), str(folder / SUMS))
 
 
-def verify(archive: Archive, path: Path) -> str:
-    """Compares a file with what is known of it.
+def verify(path: Path) -> str:
+    """Returns the SHA-256 of an archive.
 
-    Args:
-        archive: what it should be.
-        path: where it is; a ``SHA256SUMS`` beside it counts as well.
-    Returns: its SHA-256.
-    Raises: DataPrepError if it is missing or something else.
+    Raises: DataPrepError if it is missing, or not what a ``SHA256SUMS`` beside it says.
     """
     if not path.is_file():
         raise DataPrepError(f"{path}: no such file")
-    size = path.stat().st_size
-    if archive.size is not None and size != archive.size:
-        raise DataPrepError(f"{path} has {size} bytes and should have {archive.size}; delete it and fetch it again")
     digest = file_sha256(path)
-    for expected, source in ((archive.sha256, "its publisher"), (read_sums(path.parent).get(archive.name), SUMS)):
-        if expected is not None and digest != expected:
-            raise DataPrepError(
-                f"{path} is not the archive it should be: its SHA-256 is {digest} and {source} says {expected}; "
-                "delete it and fetch it again"
-                + (", or delete its line there if it is the right one" if source == SUMS else "")
-            )
+    expected = read_sums(path.parent).get(path.name, digest)
+    if digest != expected:
+        raise DataPrepError(
+            f"{path} is not the archive it should be: its SHA-256 is {digest} and {SUMS} says {expected}; "
+            "delete it and fetch it again, or delete its line there if it is the right one"
+        )
     return digest
 
 
@@ -125,13 +105,13 @@ def download(archive: Archive, folder: Path, mirrors: Sequence[str] = ()) -> Pat
     """
     path = folder / archive.name
     if path.exists():
-        verify(archive, path)
+        verify(path)
         return path
     folder.mkdir(parents=True, exist_ok=True)
     failures: List[str] = []
     for url in [mirror.rstrip("/") + "/" + archive.name for mirror in mirrors] + list(archive.urls):
         try:
-            _fetch(url, archive, path)
+            _fetch(url, path)
         except _GiveUp as error:
             logger.warning("%s: %s", url, error)
             failures.append(f"{url}: {error}")
@@ -140,15 +120,15 @@ def download(archive: Archive, folder: Path, mirrors: Sequence[str] = ()) -> Pat
     raise DataPrepError(f"{archive.name} could not be fetched ({'; '.join(failures)})")
 
 
-def _fetch(url: str, archive: Archive, path: Path) -> None:
-    """Fetches from one address, going on where a connection broke off, then verifies and renames."""
+def _fetch(url: str, path: Path) -> None:
+    """Fetches from one address, going on where a connection broke off, then tests and renames."""
     part = path.with_name(path.name + ".part")
     tries = 0
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
-            _request(url, archive, part)
-            _test(archive, part, resumed=before > 0)
+            _request(url, part, before)
+            _test(part, path.name, resumed=before > 0)
             break
         except _TryAgain as error:
             after = part.stat().st_size if part.exists() else 0
@@ -157,65 +137,35 @@ def _fetch(url: str, archive: Archive, path: Path) -> None:
                 raise _GiveUp(str(error)) from None
             logger.warning("%s: %s; trying again", url, error)
             time.sleep(PAUSE * 2 ** (tries - 1))
-    digest = file_sha256(part)
-    if archive.sha256 is not None and digest != archive.sha256:
-        _discard(part)
-        raise _GiveUp(f"SHA-256 is {digest} and should be {archive.sha256}")
-    _write_sum(path.parent, path.name, digest)
+    _write_sum(path.parent, path.name, file_sha256(part))
     os.replace(str(part), str(path))
-    _discard(part)
 
 
-def _test(archive: Archive, part: Path, resumed: bool) -> None:
+def _test(part: Path, name: str, resumed: bool) -> None:
     """Opens what arrived; if it is no such archive, it goes, and what was resumed is fetched from the beginning."""
     try:
-        check_archive(part, archive.name)
+        check_archive(part, name)
     except DataPrepError as error:
-        _discard(part)
+        part.unlink()
         raise (_TryAgain if resumed else _GiveUp)(str(error)) from None
 
 
-def _discard(part: Path) -> None:
-    """Removes an unfinished file and its note."""
-    for path in (part, _note(part)):
-        if path.exists():
-            path.unlink()
-
-
-def _note(part: Path) -> Path:
-    """Where the origin of an unfinished file is written down."""
-    return part.with_name(part.name + ".json")
-
-
-def _resume_point(url: str, part: Path) -> Tuple[int, Optional[str]]:
-    """Returns how much of this very file is there, and the tag that proves it is the same version."""
-    try:
-        note = json.loads(_note(part).read_text(encoding="utf-8"))
-        if note["url"] == url and note["tag"]:
-            return part.stat().st_size, note["tag"]
-    except (OSError, ValueError, KeyError):
-        pass
-    return 0, None
-
-
-def _request(url: str, archive: Archive, part: Path) -> None:
+def _request(url: str, part: Path, start: int) -> None:
     """Makes one request and appends what it brings to the unfinished file.
 
     Raises:
         _TryAgain: the connection broke off or the server was busy.
         _GiveUp: the server does not have the file, or has another one.
     """
-    start, tag = _resume_point(url, part)
     request = urllib.request.Request(url, headers={"User-Agent": "data_prep", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
-        request.add_header("If-Range", str(tag))
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
-            _receive(response, url, archive, part, start)
+            _receive(response, part, start)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the remembered start is beyond the end: begin again
-            _discard(part)
+            part.unlink()
             raise _TryAgain("the part that was there does not fit") from None
         busy = error.code in (408, 429) or error.code >= 500
         raise (_TryAgain if busy else _GiveUp)(f"HTTP status {error.code}") from None
@@ -227,26 +177,17 @@ def _request(url: str, archive: Archive, part: Path) -> None:
         raise _GiveUp(str(error)) from None
 
 
-def _receive(response: http.client.HTTPResponse, url: str, archive: Archive, part: Path, start: int) -> None:
+def _receive(response: http.client.HTTPResponse, part: Path, start: int) -> None:
     """Writes the body of an answer, and checks that it is whole."""
     if response.status != 206:
-        start = 0  # the server ignores ranges, or has another version by now: the whole file comes
+        start = 0  # the server ignores ranges: the whole file comes
     elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-        _discard(part)
+        part.unlink()
         raise _TryAgain("the server sent another range than asked for")
     length = response.headers.get("Content-Length")
     total = start + int(length) if length is not None else None
-    if archive.size is not None and total is not None and total != archive.size:
-        raise _GiveUp(f"it has {total} bytes there and should have {archive.size}")
-    tag = response.headers.get("ETag") or response.headers.get("Last-Modified")
-    if tag is not None and tag.startswith("W/"):
-        tag = response.headers.get("Last-Modified")
-    _note(part).write_text(json.dumps({"url": url, "tag": tag}), encoding="utf-8")
-    with open(str(part), "ab" if start else "wb") as stream, progress_bar(archive.name, "B", total, start) as bar:
-        while True:
-            block = response.read(_BLOCK)
-            if not block:
-                break
+    with open(str(part), "ab" if start else "wb") as stream, progress_bar(part.stem, "B", total, start) as bar:
+        for block in iter(lambda: response.read(_BLOCK), b""):
             try:
                 stream.write(block)
                 stream.flush()
@@ -257,6 +198,3 @@ def _receive(response: http.client.HTTPResponse, url: str, archive: Archive, par
     size = part.stat().st_size
     if total is not None and size < total:
         raise _TryAgain(f"the connection broke off after {size} of {total} bytes")
-    if archive.size is not None and size != archive.size:
-        _discard(part)
-        raise _GiveUp(f"{size} bytes came instead of {archive.size}")

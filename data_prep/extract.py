@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Iterable, Iterator, List, Set
+from typing import IO, Iterable, Iterator, List, Set, Tuple
 
 from data_prep.errors import DataPrepError, explain_full_disk
 
@@ -22,56 +22,69 @@ _BLOCK = 1 << 20
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, OSError)
 
 
-def _safe_path(path: str, archive: Path) -> str:
-    """Returns the normalised path of a member; one that leads outside is an error."""
+def _safe_path(path: str, archive: Path, member: str = "") -> str:
+    """Returns the normalised path of a member, or of what a member links to; one that leads outside is an error."""
     name = posixpath.normpath(path.replace("\\", "/"))
-    if name == ".." or name.startswith(("../", "/")) or posixpath.isabs(path) or ":" in name.split("/")[0]:
-        raise DataPrepError(f"{archive}: refusing to unpack {path!r}, which lies outside the folder")
+    if name == ".." or name.startswith(("../", "/")) or ":" in name.split("/")[0]:
+        raise DataPrepError(f"{archive}: refusing to unpack {member or path!r}, which lies outside the folder")
     return name
 
 
-def _safe_name(member: tarfile.TarInfo, archive: Path, destination: Path) -> str:
+def _safe_name(member: tarfile.TarInfo, archive: Path) -> str:
     """Returns the normalised path of a member.
 
-    Raises: DataPrepError for a path or link that leads outside, and for devices: what tarfile's own filter refuses,
-        where Python has it (3.8.17, 3.9.17, 3.10.12, 3.11.4 and later).
+    Raises: DataPrepError for a path or link that leads outside, and for devices.
     """
     name = _safe_path(member.name, archive)
-    if hasattr(tarfile, "data_filter"):
-        try:
-            tarfile.data_filter(member, str(destination))
-        except tarfile.FilterError as error:
-            raise DataPrepError(f"{archive}: refusing to unpack {member.name!r} ({error})") from None
+    if member.issym():
+        _safe_path(posixpath.join(posixpath.dirname(name), member.linkname), archive, member.name)
+    elif member.islnk():
+        _safe_path(member.linkname, archive, member.name)
     elif not (member.isfile() or member.isdir()):
         raise DataPrepError(f"{archive}: refusing to unpack {member.name!r}, which is neither file nor folder")
     return name
 
 
 def extract(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Path]:
-    """Unpacks the wanted files of a ``.tgz`` into a new or existing folder; links are never followed or made.
+    """Unpacks the wanted files of a ``.tgz`` or ``.zip``; links are never followed or made.
 
-    Every member is checked, also those that are not wanted.
+    Every member's name is checked, also of those that are not wanted.
 
     Args:
         archive: the file.
-        destination: folder; give a temporary one, since files written before an error stay in it.
+        destination: new or existing folder; give a temporary one, since files written before an error stay in it.
         wanted: paths inside the archive; those that it does not have are passed over.
     Returns: the files written.
     Raises: DataPrepError if the archive is damaged or hostile.
     """
-    open_wishes: Set[str] = set(wanted)
+    missing: Set[str] = set(wanted)
     written = []
     with _explained(archive):
-        with gzip.open(str(archive), "rb") as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
-                for member in tar:
-                    name = _safe_name(member, archive, destination)
-                    if name in open_wishes and member.isfile():
-                        open_wishes.discard(name)
-                        written.append(_write(tar.extractfile(member), destination / name, member.size))
-            while stream.read(_BLOCK):  # what follows the last member: the checksum is at the very end
-                pass
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(str(archive)) as bundle:
+                for entry in bundle.infolist():
+                    name = _safe_path(entry.filename, archive)
+                    if name in missing and not entry.is_dir():
+                        missing.discard(name)
+                        with bundle.open(entry) as source:
+                            written.append(_write(source, destination / name, entry.file_size))
+        else:
+            for tar, member in _members(archive):
+                name = _safe_name(member, archive)
+                if name in missing and member.isfile():
+                    missing.discard(name)
+                    written.append(_write(tar.extractfile(member), destination / name, member.size))
     return written
+
+
+def _members(archive: Path) -> Iterator[Tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Yields the members of a ``.tgz``, and reads what follows them: the checksum is at the very end."""
+    with gzip.open(str(archive), "rb") as stream:
+        with tarfile.open(fileobj=stream, mode="r|") as tar:
+            for member in tar:
+                yield tar, member
+        while stream.read(_BLOCK):
+            pass
 
 
 @contextmanager
@@ -85,20 +98,6 @@ def _explained(archive: Path) -> Iterator[None]:
         raise DataPrepError(
             f"{archive} is damaged or incomplete ({error or 'end of file'}); delete it and fetch it again"
         ) from None
-
-
-def extract_zip(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Path]:
-    """Unpacks the wanted files of a ``.zip``, as :func:`extract` does; the checksums of the others are not read."""
-    names: Set[str] = set(wanted)
-    written = []
-    with _explained(archive), zipfile.ZipFile(str(archive)) as bundle:
-        for member in bundle.infolist():
-            name = _safe_path(member.filename, archive)
-            if name in names and not member.is_dir():
-                names.discard(name)
-                with bundle.open(member) as source:
-                    written.append(_write(source, destination / name, member.file_size))
-    return written
 
 
 def _write(source: IO[bytes], path: Path, size: int) -> Path:
@@ -129,12 +128,11 @@ def check_archive(path: Path, name: str) -> None:
                 bad = bundle.testzip()
                 if bad is not None:
                     raise DataPrepError(f"{bad} in it is damaged")
-        elif name.endswith((".gz", ".tgz")):
+        elif name.endswith(".tgz"):
+            for _ in _members(path):
+                pass
+        elif name.endswith(".gz"):
             with gzip.open(str(path), "rb") as stream:
-                if name.endswith(".tgz"):
-                    with tarfile.open(fileobj=stream, mode="r|") as tar:
-                        for _ in tar:
-                            pass
                 while stream.read(_BLOCK):
                     pass
     except _DAMAGE as error:

@@ -13,9 +13,9 @@ those of Perl 5.36 (Unicode 14, see ``unicode14``), whatever Python runs this.
 import functools
 import logging
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
-from data_prep.unicode14 import ALPHABETIC, DECIMAL, LOWERCASE, LOWERCASE_NOT_LL, NUMBER, char_class, members
+from data_prep.unicode14 import ALPHABETIC, DECIMAL, LOWERCASE, NUMBER, SMALL_LETTER, char_class, members
 
 logger = logging.getLogger("data_prep")
 
@@ -94,8 +94,7 @@ def _special_rules(lang: str) -> _Rules:
     """Returns the substitutions that set symbols apart, in order."""
     kept = {"fi": ":", "sv": ":", "ca": "\u00b7"}.get(lang, "")
     rules = [(f"([^{_ALNUM}\\s.'`,{kept}-])", r" \1 ")]
-    lower = "".join(f"\\U{ord(char):08x}" for char in sorted(_LOWER - members(LOWERCASE_NOT_LL)))
-    not_lower_next = f"(?=$|[^{lower}])"
+    not_lower_next = f"(?=$|[^{char_class(SMALL_LETTER)}])"
     if lang in ("fi", "sv"):
         rules.append(("(:)" + not_lower_next, r" \1 "))
     elif lang == "tdt":
@@ -160,12 +159,13 @@ class MosesTokenizer:
         self._prefixes = nonbreaking_prefixes(lang)
         self._special = _special_rules(lang)
         self._apostrophe = _apostrophe_rules(lang)
-        # what each word becomes at its place in the line; None if that depends on the next word (see _dotted)
+        # what each word becomes at its place in the line; None if that depends on the next word
         self._inner = _WordCache(lambda word: self._word(word, False, False))
         self._first = _WordCache(lambda word: self._word(word, True, False))
         self._last = _WordCache(lambda word: self._word(word, False, True))
-        self._dotted_inner = _WordCache(lambda word: self._dotted(word, False))
-        self._dotted_first = _WordCache(lambda word: self._dotted(word, True))
+        # and what it becomes before a small letter, before a digit, and before anything else
+        self._inner_before = _WordCache(lambda word: self._before(word, False))
+        self._first_before = _WordCache(lambda word: self._before(word, True))
 
     def tokenize(self, line: str) -> str:
         """Returns the tokens of a line, separated by blanks.
@@ -192,9 +192,10 @@ class MosesTokenizer:
         if None in out:
             for index, piece in enumerate(out):
                 if piece is None:
-                    dotted = (self._dotted_inner if index else self._dotted_first)[words[index]]
+                    small, digit, other = (self._inner_before if index else self._first_before)[words[index]]
                     # no rule puts a blank before a letter or digit that opens a word, so its first character decides
-                    out[index] = dotted.kept if _keeps_dot(dotted.kind, words[index + 1]) else dotted.split
+                    following = words[index + 1][0]
+                    out[index] = small if following in _LOWER else digit if following in _DIGITS else other
         return " ".join(out)
 
     def tokenize_whole_line(self, line: str) -> str:
@@ -203,20 +204,20 @@ class MosesTokenizer:
         words = text.split()
         if not words:
             return line if text == line else ""
-        text = " ".join(words)
-        words = self._rules(text).split(" ")
-        while words and not words[-1]:
-            words.pop()
-        words.append("")
-        out = []
-        for index in range(len(words) - 1):
-            word = words[index]
+        words = self._rules(" ".join(words)).rstrip(" ").split(" ")
+        for index, word in enumerate(words):
             if len(word) > 1 and word.endswith("."):
-                kind = self._dot_kind(word[:-1])
-                if index == len(words) - 2 or not _keeps_dot(kind, words[index + 1]):
-                    word = word[:-1] + " ."
-            out.append(word)
-        return self._finish(re.sub(" +", " ", " ".join(out)).strip(" "), True)
+                following = words[index + 1][:1] if index + 1 < len(words) else None
+                if following is None or not self._keeps_dot(word[:-1], following):
+                    words[index] = word[:-1] + " ."
+        text = re.sub(" +", " ", " ".join(words)).strip(" ")
+        if text.endswith(".'"):
+            text = text[:-2] + " . ' "
+        if "DOTMULTI" in text:
+            while "DOTDOTMULTI" in text:
+                text = text.replace("DOTDOTMULTI", "DOTMULTI.")
+            text = text.replace("DOTMULTI", ".")
+        return text.translate(_ESCAPES) if self.escape else text
 
     def _needs_whole_line(self, line: str, words: List[str]) -> bool:
         """Whether a rule may reach across words.
@@ -253,21 +254,15 @@ class MosesTokenizer:
                     text = pattern.sub(replacement, text)
         return text
 
-    def _dot_kind(self, word: str) -> int:
-        """How a word followed by a dot behaves inside a line.
+    def _keeps_dot(self, word: str, following: str) -> bool:
+        """Whether a word inside a line keeps its dot.
 
         Args:
             word: without its final dot.
-        Returns: 0: the dot is split off unless a lower-case word follows; 1: it stays; 2: it stays also before a digit.
+            following: first character of the next word; empty where two blanks meet.
         """
-        if "." in word and _HAS_ALPHA(word):
-            return 1
-        return self._prefixes.get(word, 0)
-
-    def _pieces(self, word: str, first: bool, last: bool) -> List[str]:
-        """Applies the rules to one word, with a blank where its neighbours are, and splits it at blanks."""
-        text = self._rules(("" if first else " ") + word + ("" if last else " "))
-        return text[0 if first else 1 : None if last else -1].split(" ")
+        kind = 1 if "." in word and _HAS_ALPHA(word) else self._prefixes.get(word, 0)
+        return kind == 1 or following in _LOWER or (kind == 2 and following in _DIGITS)
 
     def _word(self, word: str, first: bool, last: bool) -> Optional[str]:
         """Tokenises one word given its place in the line; ``None`` if the next word decides about its dot."""
@@ -279,65 +274,19 @@ class MosesTokenizer:
             if end != "." or last:
                 return word[:-1] + " " + end
             return word if self._prefixes.get(word[:-1]) == 1 else None
-        pieces = self._pieces(word, first, last)
-        if last:
-            while not pieces[-1]:
-                pieces.pop()
-        final = len(pieces) - 1
-        for index, piece in enumerate(pieces):
-            if len(piece) > 1 and piece[-1] == ".":
-                kind = self._dot_kind(piece[:-1])
-                if index < final:
-                    split = not _keeps_dot(kind, pieces[index + 1])
-                elif last:
-                    split = True
-                elif kind == 1:
-                    split = False
-                else:
-                    return None
-                if split:
-                    pieces[index] = piece[:-1] + " ."
-        return self._finish(" ".join(filter(None, pieces)), last)
+        if last or end != ".":
+            return self._between("" if first else "A ", word, "" if last else " A")
+        forms = set((self._first_before if first else self._inner_before)[word])
+        return forms.pop() if len(forms) == 1 else None
 
-    def _dotted(self, word: str, first: bool) -> "_Dotted":
-        """Tokenises a word that ends in a dot, with and without its dot split off."""
-        pieces = self._pieces(word, first, False)
-        stem = pieces.pop()[:-1]
-        before = ""
-        if pieces:
-            for index, piece in enumerate(pieces):
-                after = pieces[index + 1] if index + 1 < len(pieces) else stem
-                if len(piece) > 1 and piece[-1] == "." and not _keeps_dot(self._dot_kind(piece[:-1]), after):
-                    pieces[index] = piece[:-1] + " ."
-            before = " ".join(filter(None, pieces)) + " "
-        return _Dotted(
-            self._finish(before + stem + ".", False), self._finish(before + stem + " .", False), self._dot_kind(stem)
-        )
+    def _before(self, word: str, first: bool) -> Tuple[str, ...]:
+        """Tokenises a word before a small letter, before a digit, and before anything else."""
+        return tuple(self._between("" if first else "A ", word, following) for following in (" a", " 0", " A"))
 
-    def _finish(self, text: str, last: bool) -> str:
-        """Splits a dot and apostrophe that end the line, puts back several dots, escapes."""
-        if last and text.endswith(".'"):
-            text = text[:-2] + " . ' "
-        if "DOTMULTI" in text:
-            while "DOTDOTMULTI" in text:
-                text = text.replace("DOTDOTMULTI", "DOTMULTI.")
-            text = text.replace("DOTMULTI", ".")
-        return text.translate(_ESCAPES) if self.escape else text
-
-
-class _Dotted(NamedTuple):
-    """A word that ends in a dot: with the dot, with the dot apart, and its ``_dot_kind``."""
-
-    kept: str
-    split: str
-    kind: int
-
-
-def _keeps_dot(kind: int, following: str) -> bool:
-    """Whether a word of ``_dot_kind`` keeps its dot in front of the given word (empty where two blanks meet)."""
-    if kind == 1:
-        return True
-    return following[:1] in _LOWER or (kind == 2 and following[:1] in _DIGITS)
+    def _between(self, before: str, word: str, after: str) -> str:
+        """Tokenises a word between others, which stay as they are."""
+        line = self.tokenize_whole_line(before + word + after)
+        return line[len(before) : len(line) - len(after)]
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,63 +1,44 @@
 """Pairs of lines through the steps of a split: tokenised, cleaned, divided between train and valid."""
 
-import functools
 from pathlib import Path
 from typing import BinaryIO, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from data_prep.clean import clean_pair
-from data_prep.moses import get_tokenizer
 from data_prep.normalize import lowercase
-from data_prep.parallel import CHUNK_BYTES, CHUNK_LINES, WorkerPool
-from data_prep.progress import progress_bar
+from data_prep.parallel import read_chunks
 from data_prep.readers import Text
-from data_prep.recipes import Split, Steps
-from data_prep.tokenizer import prepare_text
+from data_prep.tokenizer import Steps, prepare_text
 
-_Lines = Tuple[List[bytes], List[bytes]]
+_Sides = Sequence[Sequence[bytes]]
 
 
 class PairChunk(NamedTuple):
-    """Tokenised pairs.
+    """Prepared pairs: the text of each side, how many pairs they are, and how many there were before cleaning."""
 
-    Attributes:
-        source: lines of the source language, each ended by a line feed.
-        target: lines of the target language.
-        kept: how many there are.
-        read: how many there were before cleaning.
-    """
-
-    source: bytes
-    target: bytes
+    sides: List[bytes]
     kept: int
     read: int
 
 
-def tokenize_pairs(lines: _Lines, steps: Steps, langs: Tuple[str, str]) -> PairChunk:
-    """Does the steps of a split on a chunk of raw lines.
-
-    Args:
-        lines: of the source and of the target language, equally many.
-        steps: what to do.
-        langs: the two languages.
-    """
-    sides = [
-        prepare_text(
-            b"".join(side).decode("utf-8"),
-            lang,
-            aggressive=steps.aggressive,
-            normalize=steps.normalize,
-            printing=steps.printing,
-            lower_first=steps.lower_first,
-            tokenize=steps.tokenize,
-        )
-        for side, lang in zip(lines, langs)
-    ]
+def tokenize_pairs(lines: _Sides, steps: Steps, langs: Sequence[str]) -> PairChunk:
+    """Does the steps of a split on equally many raw lines of both languages."""
+    sides = [prepare_text(b"".join(side).decode("utf-8"), lang, steps) for side, lang in zip(lines, langs)]
     if steps.clean is not None:
         sides = clean_sides(sides, steps.clean, plain=not steps.tokenize)
+    return _chunk(sides, len(lines[0]), steps.lower_last)
+
+
+def segment_pairs(
+    lines: _Sides, segment: Sequence[Callable[[Sequence[bytes]], bytes]], limits: Tuple[int, int, float]
+) -> PairChunk:
+    """Applies the subwords of each language to a chunk of tokenised lines, then cleans it."""
+    sides = [apply(side).decode("utf-8").split("\n")[:-1] for apply, side in zip(segment, lines)]
+    return _chunk(clean_sides(sides, limits), len(lines[0]))
+
+
+def _chunk(sides: Sequence[List[str]], read: int, lower: bool = False) -> PairChunk:
     texts = ["\n".join(side) + "\n" if side else "" for side in sides]
-    if steps.lower_last:
-        texts = [lowercase(text) for text in texts]
-    return PairChunk(texts[0].encode("utf-8"), texts[1].encode("utf-8"), len(sides[0]), len(lines[0]))
+    return PairChunk([(lowercase(text) if lower else text).encode("utf-8") for text in texts], len(sides[0]), read)
 
 
 def clean_sides(sides: Sequence[List[str]], limits: Tuple[int, int, float], plain: bool = False) -> List[List[str]]:
@@ -81,96 +62,38 @@ def clean_sides(sides: Sequence[List[str]], limits: Tuple[int, int, float], plai
     return kept
 
 
-def segment_pairs(
-    lines: _Lines, segment: Sequence[Callable[[List[bytes]], bytes]], limits: Tuple[int, int, float]
-) -> PairChunk:
-    """Applies subwords to a chunk of tokenised lines, then cleans it.
-
-    Args:
-        lines: of the source and of the target language, equally many.
-        segment: what to apply, for each language.
-        limits: fewest and most subwords, greatest ratio.
-    """
-    sides = [apply(side).decode("utf-8").split("\n")[:-1] for apply, side in zip(segment, lines)]
-    kept = clean_sides(sides, limits)
-    texts = ["\n".join(side) + "\n" if side else "" for side in kept]
-    return PairChunk(texts[0].encode("utf-8"), texts[1].encode("utf-8"), len(kept[0]), len(lines[0]))
-
-
-def pair_chunks(texts: Iterable[Text], folder: Path, langs: Tuple[str, str]) -> Iterator[_Lines]:
+def pair_chunks(texts: Iterable[Text], folder: Path, langs: Sequence[str]) -> Iterator[_Sides]:
     """Yields the raw lines of texts in chunks of equally many lines of both languages."""
     for text in texts:
-        source: List[bytes] = []
-        target: List[bytes] = []
-        size = 0
-        for first, second in zip(text.lines(folder, langs[0]), text.lines(folder, langs[1])):
-            source.append(first)
-            target.append(second)
-            size += len(first) + len(second)
-            if len(source) >= CHUNK_LINES or size >= 2 * CHUNK_BYTES:
-                yield source, target
-                source, target, size = [], [], 0
-        if source:
-            yield source, target
+        pairs = zip(*(text.lines(folder, lang) for lang in langs))
+        for chunk in read_chunks(pairs, lambda pair: (len(pair[0]) + len(pair[1])) / 2):
+            yield list(zip(*chunk))
 
 
-class PairWriter:
+def write_pairs(
+    chunks: Iterable[PairChunk], files: Sequence[BinaryIO], held_files: Sequence[BinaryIO], hold_out: Optional[int]
+) -> Tuple[int, int]:
     """Writes chunks to the files of a split; every so many-th line goes to other files.
 
     Args:
+        chunks: what to write.
         files: of the source and the target language.
         held_files: of the lines held out.
         hold_out: lines whose number is divisible by it are held out; ``None`` holds out nothing.
-
-    Attributes:
-        written: pairs in ``files``.
-        held: pairs in ``held_files``.
+    Returns: how many pairs are in ``files``, and in ``held_files``.
     """
-
-    def __init__(self, files: Sequence[BinaryIO], held_files: Sequence[BinaryIO], hold_out: Optional[int]):
-        self._files = files
-        self._held_files = held_files
-        self._hold_out = hold_out
-        self.written = 0
-        self.held = 0
-
-    def write(self, chunk: PairChunk) -> None:
-        """Writes a chunk."""
-        held = 0
-        if self._hold_out is None:
-            for text, stream in zip(chunk[:2], self._files):
+    total = held = 0
+    for chunk in chunks:
+        if hold_out is None:
+            for text, stream in zip(chunk.sides, files):
                 stream.write(text)
         else:
-            first = self._hold_out - 1 - (self.written + self.held) % self._hold_out
-            for text, stream, held_stream in zip(chunk[:2], self._files, self._held_files):
-                lines = text.split(b"\n")[:-1]
-                taken = lines[first :: self._hold_out]
-                del lines[first :: self._hold_out]
-                stream.write(b"".join([line + b"\n" for line in lines]))
-                held_stream.write(b"".join([line + b"\n" for line in taken]))
-                held = len(taken)
-        self.written += chunk.kept - held
-        self.held += held
-
-
-def tokenize_split(
-    name: str, split: Split, folder: Path, langs: Tuple[str, str], raw: int, writer: PairWriter, pool: WorkerPool
-) -> None:
-    """Reads, tokenises, cleans and writes a split.
-
-    Args:
-        name: of the split, for the progress bar.
-        split: its texts and steps.
-        folder: with the raw files.
-        langs: source and target language.
-        raw: how many pairs the texts have.
-        writer: takes the results.
-        pool: does the work.
-    """
-    for lang in langs if split.steps.tokenize else ():  # loaded once here, before the workers split off
-        get_tokenizer(lang, split.steps.aggressive)
-    work = functools.partial(tokenize_pairs, steps=split.steps, langs=langs)
-    with progress_bar("tokenising " + name, " pairs", raw) as bar:
-        for chunk in pool.map(work, pair_chunks(split.texts, folder, langs)):
-            writer.write(chunk)
-            bar.update(chunk.read)
+            every = slice(hold_out - 1 - total % hold_out, None, hold_out)
+            for text, stream, held_stream in zip(chunk.sides, files, held_files):
+                lines = [line + b"\n" for line in text.split(b"\n")[:-1]]
+                held_stream.writelines(lines[every])
+                del lines[every]
+                stream.writelines(lines)
+            held += chunk.kept - len(lines)
+        total += chunk.kept
+    return total - held, held

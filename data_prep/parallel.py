@@ -8,13 +8,13 @@ speed and nothing else.
 import collections
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Deque, Dict, Iterable, Iterator, List, Optional, Set, TypeVar
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, TypeVar
 
 from data_prep.errors import DataPrepError
 
@@ -35,24 +35,11 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-#: File descriptors that workers close: a lock that they inherited would outlive the run they belong to.
-_kept: Set[int] = set()
-
-
-@contextmanager
-def kept_from_workers(handle: int) -> Iterator[None]:
-    """Keeps a file descriptor from the workers that start meanwhile."""
-    _kept.add(handle)
-    try:
-        yield
-    finally:
-        _kept.discard(handle)
-
-
-def _begin_worker(parent: int, handles: Iterable[int]) -> None:
+def _begin_worker(parent: int, lock: Optional[int]) -> None:
     """Ends this worker when its parent is gone: a killed parent cannot tell its workers to stop."""
-    for handle in handles:
-        os.close(handle)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says so, and workers just end
+    if lock is not None:
+        os.close(lock)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -67,11 +54,13 @@ class WorkerPool:
 
     Args:
         workers: number of processes; ``None`` means all cores. Default: ``None``
+        lock: file descriptor that workers close: a lock that they inherited would outlive the run it belongs to.
     Example: ``with WorkerPool(4) as pool: results = list(pool.map(len, chunks))``
     """
 
-    def __init__(self, workers: Optional[int] = None):
+    def __init__(self, workers: Optional[int] = None, lock: Optional[int] = None):
         self.workers = default_workers() if workers is None else workers
+        self._lock = lock if multiprocessing.get_start_method() == "fork" else None
         if self.workers < 1:
             raise DataPrepError(f"workers={self.workers} makes no sense; give 1 or more")
         self._executor: Optional[ProcessPoolExecutor] = None
@@ -81,23 +70,24 @@ class WorkerPool:
 
     def __exit__(self, *exception: object) -> None:
         if self._executor is not None:
+            interrupted = exception[0] is KeyboardInterrupt
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN) if interrupted else None  # once is enough
             self._executor.shutdown(wait=True)
             self._executor = None
+            if interrupted:
+                signal.signal(signal.SIGINT, before)
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Yields ``function(task)`` for each task, in order; only a few tasks are taken ahead.
 
-        Args:
-            function: importable by name, for the sake of the other processes.
-            tasks: chunks of work.
+        The function must be importable by name, for the sake of the other processes.
         """
         if self.workers == 1:
             yield from map(function, tasks)
             return
         if self._executor is None:
-            inherited = tuple(_kept) if multiprocessing.get_start_method() == "fork" else ()
             self._executor = ProcessPoolExecutor(
-                self.workers, initializer=_begin_worker, initargs=(os.getpid(), inherited)
+                self.workers, initializer=_begin_worker, initargs=(os.getpid(), self._lock)
             )
         pending: Deque = collections.deque()
         try:
@@ -126,19 +116,15 @@ class WorkerPool:
         return counts
 
 
-def read_chunks(lines: Iterable[bytes]) -> Iterator[List[bytes]]:
-    """Groups lines into chunks.
-
-    Args:
-        lines: as a binary file yields them.
-    """
-    chunk: List[bytes] = []
-    size = 0
+def read_chunks(lines: Iterable[Task], size_of: Callable[[Any], float] = len) -> Iterator[List[Task]]:
+    """Groups lines, or whatever else has a size in bytes, into chunks."""
+    chunk: List[Task] = []
+    size = 0.0
     for line in lines:
         chunk.append(line)
-        size += len(line)
+        size += size_of(line)
         if len(chunk) >= CHUNK_LINES or size >= CHUNK_BYTES:
             yield chunk
-            chunk, size = [], 0
+            chunk, size = [], 0.0
     if chunk:
         yield chunk

@@ -10,21 +10,21 @@ is written.
 import dataclasses
 import functools
 import logging
-import shutil
-from contextlib import ExitStack
+import re
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from data_prep import binarize, bpe, spm
+from data_prep import bpe, spm
 from data_prep.download import file_sha256
 from data_prep.errors import DataPrepError
-from data_prep.extract import extract
-from data_prep.manifest import make_key, writing, writing_folder
-from data_prep.pairs import PairWriter, pair_chunks, segment_pairs, tokenize_split
+from data_prep.manifest import make_key, writing
+from data_prep.moses import get_tokenizer
+from data_prep.pairs import PairChunk, pair_chunks, segment_pairs, tokenize_pairs, write_pairs
 from data_prep.parallel import WorkerPool, read_chunks
+from data_prep.progress import progress_bar
 from data_prep.readers import Text
-from data_prep.recipes import Recipe, Split, Steps
-from data_prep.stages import SPLITS, RunOptions, StagedRun
+from data_prep.recipes import SPLITS, Recipe, Split
+from data_prep.stages import RunOptions, StagedRun, option
 
 logger = logging.getLogger("data_prep")
 
@@ -36,37 +36,46 @@ FORMAT = 2
 
 @dataclasses.dataclass(frozen=True)
 class Options(RunOptions):
-    """How a recipe is run.
+    """How a recipe is run."""
 
-    Attributes:
-        subwords: ``subword-nmt`` on Moses tokens, or ``sentencepiece`` on plain text.
-        bpe_tokens: merges (or pieces); ``None`` means the recipe's number.
-        vocabulary_threshold: pieces that training has less often in a language are split further; 0 leaves them.
-        glossaries: regular expressions of words that are not split.
-        bpe_dropout: probability that a merge is left out in train.
-        lenient: accept empty lines, carriage returns and byte order marks everywhere, as the Perl recipe does.
-    """
-
-    subwords: str = "subword-nmt"
-    bpe_tokens: Optional[int] = None
-    vocabulary_threshold: int = 0
-    glossaries: Tuple[str, ...] = ()
-    bpe_dropout: float = 0.0
-    lenient: bool = False
+    until: str = option("bin", "last stage to do (default: %(default)s)", choices=STAGES)
+    subwords: str = option(
+        "subword-nmt",
+        "subword-nmt on Moses tokens, or sentencepiece on plain text (default: %(default)s)",
+        flag="--bpe",
+        choices=SUBWORDS,
+    )
+    bpe_tokens: Optional[int] = option(
+        None, "merges, or pieces of sentencepiece (default: the recipe's)", type=int, metavar="N"
+    )
+    vocabulary_threshold: int = option(
+        0,
+        "split pieces further that a language has less often in training, as subword-nmt (default: do not)",
+        type=int,
+        metavar="N",
+    )
+    glossaries: Tuple[str, ...] = option(
+        (), "words that are not split, as subword-nmt has them", nargs="+", metavar="REGEX"
+    )
+    bpe_dropout: float = option(0.0, "leave out merges in train (default: %(default)s)", type=float, metavar="P")
+    lenient: bool = option(False, "accept empty lines, carriage returns and byte order marks, as the Perl recipe does")
 
 
 def _check(options: Options, tokens: int) -> None:
     """Refuses settings that make no sense."""
     if options.subwords not in SUBWORDS:
         raise DataPrepError(f"bpe={options.subwords!r} is not known; choose from {', '.join(SUBWORDS)}")
-    if options.until not in STAGES:
-        raise DataPrepError(f"until={options.until!r} is not known; choose from {', '.join(STAGES)}")
     if tokens < 1:
         raise DataPrepError(f"bpe_tokens={tokens} makes no sense; give 1 or more")
     if options.vocabulary_threshold < 0:
         raise DataPrepError(f"vocabulary_threshold={options.vocabulary_threshold} makes no sense; give 0 or more")
     if not 0 <= options.bpe_dropout < 1:
         raise DataPrepError(f"bpe_dropout={options.bpe_dropout} makes no sense; give 0 or more, and less than 1")
+    for glossary in options.glossaries:
+        try:
+            re.compile(glossary)
+        except re.error as error:
+            raise DataPrepError(f"the glossary {glossary!r} is no regular expression: {error}") from None
     further = options.vocabulary_threshold or options.glossaries or options.bpe_dropout
     if further and options.subwords == "sentencepiece":
         raise DataPrepError("vocabulary threshold, glossaries and dropout are subword-nmt's; sentencepiece has none")
@@ -81,21 +90,18 @@ class Pipeline(StagedRun):
     """
 
     stages = STAGES
-    results = ("tok", "ref", "bpe", "bin")
 
     def __init__(self, recipe: Recipe, options: Options):
         self.tokens = recipe.bpe_tokens if options.bpe_tokens is None else options.bpe_tokens
         _check(options, self.tokens)
         self.plain = options.subwords == "sentencepiece"
-        self.recipe = recipe = dataclasses.replace(
-            recipe, splits={name: self._adapt(split, options) for name, split in recipe.splits.items()}
-        )
-        self.langs = (recipe.source, recipe.target)
+        splits = {name: self._adapt(split, options) for name, split in recipe.splits.items()}
+        self.langs = recipe.langs
         described = {
             "recipe": recipe.name,
-            "source_lang": recipe.source,
-            "target_lang": recipe.target,
-            "splits": {name: _describe(split) for name, split in recipe.splits.items()},
+            "source_lang": self.langs[0],
+            "target_lang": self.langs[1],
+            "splits": {name: _describe(split) for name, split in splits.items()},
             "hold_out": recipe.hold_out,
             "clean_bpe": recipe.clean_bpe and list(recipe.clean_bpe),
             "bpe": options.subwords,
@@ -104,10 +110,9 @@ class Pipeline(StagedRun):
             "glossaries": list(options.glossaries),
             "bpe_dropout": options.bpe_dropout,
             "plain": self.plain,
-            "lowercased": any(step.lower_first or step.lower_last for step in self._steps()),
+            "lowercased": any(split.steps.lower_first or split.steps.lower_last for split in splits.values()),
         }
-        super().__init__(options, recipe.archives, described)
-        self.raw = self.out / "raw" if recipe.unpack else self.archives
+        super().__init__(dataclasses.replace(recipe, splits=splits), options, described)
 
     def _adapt(self, split: Split, options: Options) -> Split:
         """What the options change in a split."""
@@ -117,27 +122,7 @@ class Pipeline(StagedRun):
         steps = dataclasses.replace(split.steps, tokenize=False, aggressive=False) if self.plain else split.steps
         return Split(texts, steps)
 
-    def _steps(self) -> List[Steps]:
-        return [split.steps for split in self.recipe.splits.values()]
-
-    def plan(self) -> List[str]:
-        """Returns what a run would do, a line for each archive and stage."""
-        lines = [f"write {self.out / ('bpe/codes' if stage == 'codes' else stage)}" for stage in STAGES]
-        return self.plan_archives() + lines[: STAGES.index(self.options.until) + 1]
-
-    def _checksums(self) -> Dict[str, str]:
-        """The same for files of the user's own, which no archive has."""
-        sums = super()._checksums()
-        if not self.recipe.archives:
-            for name, split in self.recipe.splits.items():
-                for number, part in enumerate(split.texts):
-                    for lang in self.langs:
-                        path = part.file(self.raw, lang)
-                        self._add_checksum(sums, f"{name}/{number}/{path.name}", path)
-        return sums
-
     def _keys(self) -> Dict[str, str]:
-        """Returns for each stage what its result depends on, condensed."""
         options, described = self.options, self._described
         tok = make_key(FORMAT, self.recipe.name, self.langs, described["splits"], self.recipe.hold_out, self._sums)
         codes = make_key(tok, options.subwords, self.tokens, options.vocabulary_threshold > 0)
@@ -147,63 +132,38 @@ class Pipeline(StagedRun):
 
     def _stage_tok(self, key: str, pool: WorkerPool) -> None:
         """Unpacks and checks the raw text, then tokenises and cleans all splits."""
-        if self.recipe.unpack:
-            self._unpack()
-        try:
-            raw = {name: self._count_raw(split) for name, split in self.recipe.splits.items()}
-        except DataPrepError:
-            if self.recipe.unpack:
-                shutil.rmtree(str(self.raw), ignore_errors=True)
-            raise
-        self._begin()
         paths = self._paths("tok")
-        with writing(paths) as streams:
-            files = {name: streams[2 * index : 2 * index + 2] for index, name in enumerate(SPLITS)}
-            counts = self._write_splits(raw, files, pool)
-        published = self._write_published()
-        self._compare_counts(counts)
+        with self._raw_text() as raw:
+            self._begin()
+            with writing(paths) as streams:
+                files = {name: streams[2 * index : 2 * index + 2] for index, name in enumerate(SPLITS)}
+                counts = self._write_splits(raw, files, pool)
+            published = self._write_published()
+        self._compare(counts, "pairs; the published archives give")
         self.manifest.record("tok", key, [*paths, *published], raw_pairs=raw, pairs=counts)
-        if self.recipe.unpack:
-            shutil.rmtree(str(self.raw), ignore_errors=True)
-
-    def _count_raw(self, split: Split) -> int:
-        """Checks the texts of a split; returns how many pairs they have."""
-        total = 0
-        for part in split.texts:
-            pairs = part.check(self.raw, *self.langs)
-            if part.pairs not in (None, pairs):
-                name = part.name(self.recipe.source)
-                logger.warning("%s has %d lines; the published one has %d", name, pairs, part.pairs)
-            total += pairs
-        return total
-
-    def _unpack(self) -> None:
-        """Unpacks the files that the recipe reads."""
-        wanted = {
-            text.name(lang) for split in self.recipe.splits.values() for text in split.texts for lang in self.langs
-        }
-        with writing_folder(self.raw) as folder:
-            for archive in self.recipe.archives:
-                path = self.archives / archive.name
-                logger.info("unpacking %s", path)
-                wanted -= {file.relative_to(folder).as_posix() for file in extract(path, folder, wanted)}
-            if wanted:
-                names = " nor ".join(str(self.archives / archive.name) for archive in self.recipe.archives)
-                raise DataPrepError(f"{', '.join(sorted(wanted))} is not in {names}")
 
     def _write_splits(self, raw: Dict[str, int], files: Dict[str, List[BinaryIO]], pool: WorkerPool) -> Dict[str, int]:
         """Tokenises each split into its files; returns how many pairs were written."""
         counts: Dict[str, int] = {}
         for name, split in self.recipe.splits.items():
             hold_out = self.recipe.hold_out if name == "train" else None
-            writer = PairWriter(files[name], files["valid"], hold_out)
-            tokenize_split(name, split, self.raw, self.langs, raw[name], writer, pool)
-            counts[name] = writer.written
+            chunks = self._tokenized(name, split, raw[name], pool)
+            counts[name], held = write_pairs(chunks, files[name], files["valid"], hold_out)
             if hold_out is not None:
-                counts["valid"] = writer.held
-            if not writer.written:
+                counts["valid"] = held
+            if not counts[name]:
                 raise DataPrepError(f"no pair of {name} is left after cleaning")
         return counts
+
+    def _tokenized(self, name: str, split: Split, raw: int, pool: WorkerPool) -> Iterator[PairChunk]:
+        """Reads, tokenises and cleans a split of so many raw pairs."""
+        for lang in self.langs if split.steps.tokenize else ():  # loaded once here, before the workers split off
+            get_tokenizer(lang, split.steps.aggressive)
+        work = functools.partial(tokenize_pairs, steps=split.steps, langs=self.langs)
+        with progress_bar("tokenising " + name, " pairs", raw) as bar:
+            for chunk in pool.map(work, pair_chunks(split.texts, self.raw, self.langs)):
+                yield chunk
+                bar.update(chunk.read)
 
     def _write_published(self) -> List[Path]:
         """Writes valid and test as published, for scores that are defined on such text; returns the files."""
@@ -215,16 +175,6 @@ class Pipeline(StagedRun):
                     stream.writelines(part.published(self.raw, lang))
         return paths
 
-    def _compare_counts(self, counts: Dict[str, int]) -> None:
-        """Warns if the splits do not have the sizes that the published archives give."""
-        for name, expected in (self.recipe.expected or {}).items():
-            if counts[name] != expected:
-                logger.warning("%s has %d pairs; the published archives give %d", name, counts[name], expected)
-
-    def _paths(self, folder: str) -> List[Path]:
-        """Returns the files of the splits, both languages of each in turn."""
-        return [self.out / folder / (f"{name}.{lang}") for name in SPLITS for lang in self.langs]
-
     def _stage_codes(self, key: str, pool: WorkerPool) -> None:
         """Learns the subwords on the training text of both languages."""
         count_words = spm.count_words if self.plain else bpe.count_words
@@ -233,13 +183,13 @@ class Pipeline(StagedRun):
         for word, count in counts[self.langs[1]].items():
             joint[word] = joint.get(word, 0) + count
         logger.info("learning from %d different words", len(joint))
-        files = {"codes": spm.train_model(joint, self.tokens) if self.plain else b""}
-        if not self.plain:
+        if self.plain:
+            files = {"codes": spm.train_model(joint, self.tokens)}
+        else:
             codes = bpe.learn_codes(joint, self.tokens)
-            files["codes"] = codes.encode("utf-8")
-            if self.options.vocabulary_threshold:
-                for lang, own in counts.items():
-                    files["vocab." + lang] = bpe.count_pieces(own, codes).encode("utf-8")
+            files = {"codes": codes.encode("utf-8")}
+            for lang, own in counts.items() if self.options.vocabulary_threshold else ():
+                files["vocab." + lang] = bpe.count_pieces(own, codes).encode("utf-8")
         self._begin()
         paths = [self.out / "bpe" / name for name in files]
         with writing(paths) as streams:
@@ -247,7 +197,7 @@ class Pipeline(StagedRun):
                 target.write(data)
         self.manifest.record("codes", key, paths, words=len(joint))
 
-    def _segmenter(self, split: str, lang: str) -> Callable[[List[bytes]], bytes]:
+    def _segmenter(self, split: str, lang: str) -> Callable[[Sequence[bytes]], bytes]:
         """What applies the subwords to a chunk of a language."""
         codes = self.out / "bpe" / "codes"
         digest = file_sha256(codes)
@@ -263,20 +213,20 @@ class Pipeline(StagedRun):
     def _stage_bpe(self, key: str, pool: WorkerPool) -> None:
         """Applies the subwords to all splits."""
         paths = self._paths("bpe")
-        facts: Dict[str, Any] = {"tokens": {path.name: 0 for path in paths}, "pairs": {}}
+        tokens = {path.name: 0 for path in paths}
+        pairs = {split: 0 for split in SPLITS}
         with writing(paths) as streams:
-            targets = dict(zip((path.name for path in paths), streams))
+            targets = dict(zip(tokens, streams))
             for split in SPLITS:
-                names = [f"{split}.{lang}" for lang in self.langs]
                 for name, chunk in self._segmented(split, pool):
                     targets[name].write(chunk)
-                    facts["tokens"][name] += len(chunk.split())
-                    facts["pairs"][split] = facts["pairs"].get(split, 0) + (name == names[0]) * chunk.count(b"\n")
-                if not facts["pairs"].get(split):
+                    tokens[name] += len(chunk.split())
+                    pairs[split] += chunk.count(b"\n") if name == f"{split}.{self.langs[0]}" else 0
+                if not pairs[split]:
                     raise DataPrepError(f"no pair of {split} is left after cleaning")
-        self.manifest.record("bpe", key, paths, **facts)
+        self.manifest.record("bpe", key, paths, tokens=tokens, pairs=pairs)
 
-    def _segmented(self, split: str, pool: WorkerPool) -> Any:
+    def _segmented(self, split: str, pool: WorkerPool) -> Iterator[Tuple[str, bytes]]:
         """Yields the chunks of a split and the files they belong to."""
         segment = [self._segmenter(split, lang) for lang in self.langs]
         names = [f"{split}.{lang}" for lang in self.langs]
@@ -284,8 +234,7 @@ class Pipeline(StagedRun):
             work = functools.partial(segment_pairs, segment=segment, limits=self.recipe.clean_bpe)
             tokens = Text(split + ".{lang}", strict=False)
             for pairs in pool.map(work, pair_chunks([tokens], self.out / "tok", self.langs)):
-                yield names[0], pairs.source
-                yield names[1], pairs.target
+                yield from zip(names, pairs.sides)
             return
         for name, apply in zip(names, segment):
             with open(str(self.out / "tok" / name), "rb") as stream:
@@ -294,19 +243,9 @@ class Pipeline(StagedRun):
 
     def _stage_bin(self, key: str, pool: WorkerPool) -> None:
         """Writes fairseq's data, with a joined dictionary."""
-        target = self.out / "bin"
-        facts: Dict[str, Dict[str, Any]] = {}
-        with ExitStack() as stack:
-            folder = stack.enter_context(writing_folder(target))
-            counts = pool.count(binarize.count_tokens, *(self.out / "bpe" / f"train.{lang}" for lang in self.langs))
-            words = binarize.make_dictionary(counts)
-            for lang in self.langs:
-                binarize.write_dictionary(folder / f"dict.{lang}.txt", words)
-            for path in self._paths("bpe"):
-                split, lang = path.name.split(".", 1)
-                stem = folder / f"{split}.{'-'.join(self.langs)}.{lang}"
-                facts[path.name] = binarize.binarize(path, folder / f"dict.{lang}.txt", stem, pool)._asdict()
-        self.manifest.record("bin", key, sorted(target.iterdir()), texts=facts)
+        _, facts = self._binarize("bpe", pool)
+        texts = {name: counts._asdict() for name, counts in facts.items()}
+        self.manifest.record("bin", key, (self.out / "bin").iterdir(), texts=texts)
 
 
 def _describe(split: Split) -> Dict[str, Any]:

@@ -7,14 +7,7 @@ if TYPE_CHECKING:
 
 
 def progress_bar(title: str, unit: str, total: Optional[int] = None, done: int = 0) -> "tqdm":
-    """Returns a bar to be used as a context manager and moved with ``update``; silent where there is no terminal.
-
-    Args:
-        title: what is under way.
-        unit: what is counted.
-        total: how many there are, if known.
-        done: how many were there at the start. Default: 0
-    """
+    """Returns a bar to be used as a context manager and moved with ``update``; silent where there is no terminal."""
     from tqdm import tqdm
 
     return tqdm(desc=title, unit=unit, unit_scale=True, total=total, initial=done, disable=None)

@@ -10,7 +10,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Callable, Dict, Iterator, Optional, Tuple, cast
+from typing import BinaryIO, Iterator, Optional, Tuple, cast
 
 from data_prep.errors import DataPrepError
 
@@ -19,13 +19,6 @@ _REMOVED_TAGS = re.compile(b"</?(?:title|description)>")
 _SEGMENT_START = re.compile(rb'<seg id="[0-9]*">[\t-\r ]*')
 _SEGMENT_END = re.compile(rb"[\t-\r ]*</seg>[\t-\r ]*")
 _RIGHT_QUOTE = "\u2019".encode()
-
-Convert = Callable[[bytes], Optional[bytes]]
-
-
-def _plain(line: bytes) -> bytes:
-    """A line is a sentence."""
-    return line
 
 
 def _tags(line: bytes) -> Optional[bytes]:
@@ -50,12 +43,9 @@ def _segments(line: bytes) -> Optional[bytes]:
     return None if segment is None else segment.replace(_RIGHT_QUOTE, b"'")
 
 
-_CONVERTERS: Dict[str, Convert] = {"plain": _plain, "tags": _tags, "segments": _segments}
-
-
 @dataclass(frozen=True)
 class Text:
-    """A text in two languages, as published.
+    """A text in one or two languages, as published.
 
     Attributes:
         path: below the folder of raw files, with ``{lang}`` for the language and ``{role}`` for its role.
@@ -79,23 +69,19 @@ class Text:
         """Returns the path of one language, below the folder of raw files."""
         return self.path.format(lang=lang, role=dict(self.roles).get(lang, ""))
 
-    def file(self, folder: Path, lang: str) -> Path:
-        """Returns the file of one language."""
-        return folder / self.name(lang)
-
     def lines(self, folder: Path, lang: str) -> Iterator[bytes]:
         """Yields the lines of one language."""
-        for _, line in self._numbered(self.file(folder, lang), _CONVERTERS[self.kind]):
-            yield line
+        return (line for _, line in self._numbered(folder / self.name(lang)))
 
     def published(self, folder: Path, lang: str) -> Iterator[bytes]:
         """Yields the lines of one language as published, for references; each ends with a line feed alone."""
-        convert = _published_segments if self.kind == "segments" else _CONVERTERS[self.kind]
-        for _, line in self._numbered(self.file(folder, lang), convert):
+        for _, line in self._numbered(folder / self.name(lang), published=True):
             yield line.rstrip(b"\r\n") + b"\n"
 
-    def _numbered(self, path: Path, convert: Convert) -> Iterator[Tuple[int, bytes]]:
+    def _numbered(self, path: Path, published: bool = False) -> Iterator[Tuple[int, bytes]]:
         """Yields the lines with the numbers that they have in the file."""
+        segments = _published_segments if published else _segments
+        convert = {"plain": lambda line: line, "tags": _tags, "segments": segments}[self.kind]
         with open_lines(path) as stream:
             try:
                 for number, raw in enumerate(stream, 1):
@@ -105,25 +91,25 @@ class Text:
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise DataPrepError(f"{path} is damaged or incomplete: {error}") from None
 
-    def check(self, folder: Path, source: str, target: str) -> int:
-        """Reads both languages through and returns the number of lines.
+    def check(self, folder: Path, *langs: str) -> int:
+        """Reads all languages through and returns the number of lines.
 
         Raises: DataPrepError naming file and line, for text that is not UTF-8, for languages of different length, and
             for what ``strict`` forbids.
         """
-        counts = {lang: self.check_side(self.file(folder, lang)) for lang in (source, target)}
-        if counts[source] != counts[target]:
-            longer, shorter = sorted((source, target), key=lambda lang: -counts[lang])
+        counts = {path: self._check_side(path) for path in (folder / self.name(lang) for lang in langs)}
+        longer, shorter = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+        if counts[longer] != counts[shorter]:
             raise DataPrepError(
-                f"{self.file(folder, longer)} has {counts[longer]} lines of text and {self.file(folder, shorter)} has "
-                f"{counts[shorter]}: line {counts[shorter] + 1} has no counterpart"
+                f"{longer} has {counts[longer]} lines of text and {shorter} has {counts[shorter]}: "
+                f"line {counts[shorter] + 1} has no counterpart"
             )
-        return counts[source]
+        return counts[longer]
 
-    def check_side(self, path: Path) -> int:
-        """Checks one file as ``check`` does and returns how many lines of text it has."""
+    def _check_side(self, path: Path) -> int:
+        """Checks one file and returns how many lines of text it has."""
         count = 0
-        for number, line in self._numbered(path, _CONVERTERS[self.kind]):
+        for number, line in self._numbered(path):
             count += 1
             try:
                 text = line.decode("utf-8")

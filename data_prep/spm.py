@@ -8,7 +8,7 @@ subwords gives back every character. White space other than blanks is always wri
 import functools
 import io
 from collections import Counter
-from typing import TYPE_CHECKING, Dict, List
+from typing import TYPE_CHECKING, Dict, List, Sequence
 
 from data_prep.errors import DataPrepError
 
@@ -74,14 +74,8 @@ def _encode(processor: "sentencepiece.SentencePieceProcessor", line: str) -> Lis
     return pieces.replace(held, " ".join(_BLANK_BYTES)).split(" ")
 
 
-def apply_model(lines: List[bytes], path: str, digest: str) -> bytes:
-    """Segments a chunk of lines.
-
-    Args:
-        lines: plain lines.
-        path: model file.
-        digest: stands for its contents.
-    """
+def apply_model(lines: Sequence[bytes], path: str, digest: str) -> bytes:
+    """Segments a chunk of plain lines by a model, whose digest stands for its contents."""
     processor = _load(path, digest)
     text = b"".join(lines).decode("utf-8").split("\n")
     pieces = processor.encode([line if _BLANK not in line else "" for line in text], out_type=str)

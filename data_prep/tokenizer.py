@@ -10,8 +10,9 @@ import argparse
 import functools
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Iterable, List, Optional, Tuple
+from typing import Any, BinaryIO, Iterable, List, Optional, Tuple
 
 if __package__ in (None, ""):  # run as a script: the first entry is this folder, whose modules are not top-level ones
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -24,55 +25,61 @@ from data_prep.parallel import WorkerPool, read_chunks
 _WHITE_SPACE = re.compile("[^\\S\x1c-\x1f]*").fullmatch  # Perl's: without U+001C to U+001F
 
 
-def prepare_text(
-    text: str,
-    lang: str,
-    aggressive: bool = False,
-    normalize: bool = False,
-    printing: bool = False,
-    lower_first: bool = False,
-    escape: bool = True,
-    tokenize: bool = True,
-) -> List[str]:
-    """Tokenises a text after the steps that a recipe wants before it.
+@dataclass(frozen=True)
+class Steps:
+    """What happens to the lines of a text, in this order.
+
+    Attributes:
+        lower_first: lower-case the raw text.
+        normalize: normalise punctuation.
+        printing: replace characters that do not print.
+        tokenize: tokenise as Moses does; otherwise the text stays plain, but for runs of blanks.
+        aggressive: split at hyphens when tokenising.
+        clean: fewest and most tokens and greatest ratio of a pair that stays; ``None`` keeps all.
+        lower_last: lower-case the tokens.
+    """
+
+    lower_first: bool = False
+    normalize: bool = False
+    printing: bool = False
+    tokenize: bool = True
+    aggressive: bool = False
+    clean: Optional[Tuple[int, int, float]] = None
+    lower_last: bool = False
+
+
+def prepare_text(text: str, lang: str, steps: Steps, escape: bool = True) -> List[str]:
+    """Does the steps that need one language only, up to the tokens.
 
     Args:
         text: lines separated, and unless it is the end of a file also ended, by line feeds.
         lang: language code.
-        aggressive: split at hyphens. Default: ``False``
-        normalize: normalise punctuation. Default: ``False``
-        printing: replace characters that do not print. Default: ``False``
-        lower_first: lower-case before all else. Default: ``False``
+        steps: what to do.
         escape: XML escapes. Default: ``True``
-        tokenize: otherwise only runs of blanks are squeezed, and those at the ends removed. Default: ``True``
     Returns: tokenised lines, without line feeds.
     """
     ended = text.endswith("\n")
     if ended:
         text = text[:-1]
-    if lower_first:
+    if steps.lower_first:
         text = lowercase(text)
-    if normalize:
+    if steps.normalize:
         text = normalize_punctuation(text, lang, ended)
-    if printing:
+    if steps.printing:
         text = remove_non_printing(text)
-    if not tokenize:
+    if not steps.tokenize:
         return [" ".join(filter(None, line.split(" "))) for line in text.split("\n")]
-    tokens = get_tokenizer(lang, aggressive, escape).tokenize
+    tokens = get_tokenizer(lang, steps.aggressive, escape).tokenize
     return [tokens(line) for line in text.split("\n")]
 
 
-def tokenize_lines(lines: Iterable[str], lang: str = "en", **options: bool) -> List[str]:
-    """Tokenises lines that have no line feed.
+def tokenize_lines(lines: Iterable[str], lang: str = "en", escape: bool = True, **steps: Any) -> List[str]:
+    """Tokenises lines that have no line feed, with further :class:`Steps` before it.
 
-    Args:
-        lines: raw lines.
-        lang: language code. Default: ``"en"``
-        options: of ``prepare_text``.
     Example: ``tokenize_lines(["Das ist usw."], "de")`` gives ``["Das ist usw ."]``
     """
     lines = list(lines)
-    return prepare_text("\n".join(lines) + "\n", lang, **options) if lines else []
+    return prepare_text("\n".join(lines) + "\n", lang, Steps(**steps), escape) if lines else []
 
 
 def _tokenize_chunk(task: Tuple[int, List[bytes]], options: argparse.Namespace) -> bytes:
@@ -84,8 +91,8 @@ def _tokenize_chunk(task: Tuple[int, List[bytes]], options: argparse.Namespace) 
     except UnicodeDecodeError as error:
         line = start + data.count(b"\n", 0, error.start)
         raise DataPrepError(f"line {line} of the input is not valid UTF-8") from None
-    out = prepare_text(text, options.lang, options.aggressive, options.normalize, escape=not options.no_escape)
-    result = "\n".join(out)
+    steps = Steps(aggressive=options.aggressive, normalize=options.normalize)
+    result = "\n".join(prepare_text(text, options.lang, steps, not options.no_escape))
     if options.lowercase:
         result = lowercase(result)
     # the script prints a line of white space as it finds it, also without a line feed at the end of the file
@@ -94,13 +101,7 @@ def _tokenize_chunk(task: Tuple[int, List[bytes]], options: argparse.Namespace) 
 
 
 def tokenize_stream(source: BinaryIO, target: BinaryIO, options: argparse.Namespace) -> None:
-    """Tokenises a stream chunk by chunk.
-
-    Args:
-        source: UTF-8 text.
-        target: gets the tokens.
-        options: as from ``build_parser``.
-    """
+    """Tokenises UTF-8 text chunk by chunk, with options as from ``build_parser``."""
 
     def numbered() -> Iterable[Tuple[int, List[bytes]]]:
         start = 1

@@ -37,13 +37,23 @@ def write_text(folder: Path, words: int, lines: int) -> None:
             (folder / f"{split}.{lang}").write_text(text + ("new word" if split == "test" else ""), encoding="utf-8")
 
 
-def preprocess(folder: Path, *flags: str) -> None:
-    """The real program."""
-    command = [sys.executable, "-m", "fairseq_cli.preprocess", "--destdir", str(folder / "theirs"), *flags]
+def preprocess(folder: Path, *flags: str, workers: int = 1) -> None:
+    """The real program; where it starts no processes, within this one, which has loaded fairseq already."""
+    arguments = ["--destdir", str(folder / "theirs"), "--workers", str(workers), *flags]
     ending = ".de" if "--only-source" in flags else ""
     for split in ("train", "valid", "test"):
-        command += [f"--{split}pref", str(folder / (split + ending))]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        arguments += [f"--{split}pref", str(folder / (split + ending))]
+    if workers > 1:
+        command = [sys.executable, "-m", "fairseq_cli.preprocess", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    else:
+        from fairseq.options import get_preprocessing_parser
+        from fairseq_cli import preprocess as program
+
+        program.main(get_preprocessing_parser().parse_args(arguments))
+        for handler in list(program.logger.handlers):  # its preprocess.log
+            program.logger.removeHandler(handler)
+            handler.close()
     (folder / "theirs" / "preprocess.log").unlink()
 
 
@@ -51,7 +61,7 @@ def preprocess(folder: Path, *flags: str) -> None:
 def test_a_pair_is_binarised_as_fairseq_does(tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_prep.parallel.CHUNK_LINES", 13)
     write_text(tmp_path, 50, 90)
-    preprocess(tmp_path, "--source-lang", "de", "--target-lang", "en", "--joined-dictionary", "--workers", str(workers))
+    preprocess(tmp_path, "--source-lang", "de", "--target-lang", "en", "--joined-dictionary", workers=workers)
     (tmp_path / "ours").mkdir()
     with WorkerPool(workers) as pool:
         counts = pool.count(binarize.count_tokens, tmp_path / "train.de", tmp_path / "train.en")

@@ -9,7 +9,7 @@ from typing import Callable
 import pytest
 
 from data_prep.errors import DataPrepError
-from data_prep.extract import check_archive, extract, extract_zip
+from data_prep.extract import check_archive, extract
 
 
 def make_archive(path: Path, change: Callable[[tarfile.TarFile], None] = lambda tar: None) -> Path:
@@ -116,7 +116,7 @@ def test_a_full_disk_is_not_a_damaged_archive(tmp_path: Path, tiny_disk: Path) -
     with zipfile.ZipFile(str(tmp_path / "a.zip"), "w") as bundle:
         bundle.writestr("large", "1" * 500_000)
     with pytest.raises(DataPrepError, match="no space left for .*large: it needs 500,000 bytes"):
-        extract_zip(tmp_path / "a.zip", tiny_disk, ["large"])
+        extract(tmp_path / "a.zip", tiny_disk, ["large"])
 
 
 def test_archives_are_read_to_their_end(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from data_prep.corpora import main
 from data_prep.errors import DataPrepError
-from data_prep.extract import extract_zip
+from data_prep.extract import extract
 from data_prep.lm import LMPipeline, Options
-from data_prep.lm_recipes import LM_RECIPES, ptb, wikitext2, wikitext103
+from data_prep.recipes import LM_RECIPES, lm_text, ptb, wikitext2, wikitext103
 from tests.data_prep.corpora import snapshot, write_tgz
 from tests.data_prep.http_server import FaultyServer
 
@@ -92,7 +92,7 @@ def test_ptb_over_http(tmp_path, caplog):
 def test_ptb_to_binarised_words(tmp_path, caplog):
     out = tmp_path / "out"
     with caplog.at_level(logging.WARNING):
-        LMPipeline(Options(out=out, source=write_ptb(tmp_path), workers=1), ptb()).run()
+        LMPipeline(ptb(), Options(out=out, source=write_ptb(tmp_path), workers=1)).run()
     assert facts(out)["bin"]["unknown"] == {"train": 2, "valid": 0, "test": 2} and facts(out)["bin"]["words"] == 6
     assert binarised(out, "test") == [["<unk>", "market", "<unk>", "</s>"]]  # fairseq's own <unk>
     assert "<unk>" not in (out / "bin/dict.txt").read_text()
@@ -102,7 +102,7 @@ def test_ptb_to_binarised_words(tmp_path, caplog):
 
 def test_wikitext103_keeps_empty_lines_and_counts_their_ends(tmp_path):
     out = tmp_path / "out"
-    LMPipeline(Options(out=out, source=write_wikitext103(tmp_path), workers=1, until="tok"), wikitext103()).run()
+    LMPipeline(wikitext103(), Options(out=out, source=write_wikitext103(tmp_path), workers=1, until="tok")).run()
     assert (out / "tok/train.txt").read_text() == "\n= Title =\n\nThe @-@ text of <unk> 3 @,@ 000 words .\n"
     assert facts(out)["tok"]["tokens"] == {"train": 17, "valid": 5, "test": 4}
     assert facts(out)["tok"]["lines"] == {"train": 4, "valid": 2, "test": 2}
@@ -117,31 +117,39 @@ def test_published_counts():
 def test_any_text_tokenised_lower_cased_with_rare_words_unknown(tmp_path):
     texts = write_text(tmp_path)
     out = tmp_path / "out"
-    options = {"texts": texts, "tokenize": "en", "lowercase": True, "min_count": 2, "workers": 1}
-    LMPipeline(Options(out=out, **options)).run()
+    options = {"tokenize": "en", "lowercase": True, "min_count": 2, "workers": 1}
+    LMPipeline(lm_text(texts), Options(out=out, **options)).run()
     lines = (out / "tok/train.txt").read_text().split("\n")
     assert lines == ["mr. smith 's dog ( old ) runs .", "", "the dog 's house", "the dog runs & runs", ""]
     assert binarised(out, "test") == [["the", "<unk>", "'s", "dog", "</s>"]]
     assert [line.count("runs") for line in binarised(out, "train")] == [1, 0, 0, 2]
     before = snapshot(out)
-    LMPipeline(Options(out=out, **options)).run()  # nothing is left to do
+    LMPipeline(lm_text(texts), Options(out=out, **options)).run()  # nothing is left to do
     assert snapshot(out) == before
     with pytest.raises(DataPrepError, match="max_words was None and is 6.*--overwrite to redo bin"):
-        LMPipeline(Options(out=out, max_words=6, **options)).run()
-    LMPipeline(Options(out=out, max_words=6, overwrite=True, **options)).run()
+        LMPipeline(lm_text(texts), Options(out=out, max_words=6, **options)).run()
+    LMPipeline(lm_text(texts), Options(out=out, max_words=6, overwrite=True, **options)).run()
     assert binarised(out, "test") == [["<unk>", "<unk>", "<unk>", "dog", "</s>"]]  # fairseq counts its own four words
     texts["valid"][0].write_text("other\n")
     with pytest.raises(DataPrepError, match="was made otherwise"):
-        LMPipeline(Options(out=out, max_words=6, **options)).run()
+        LMPipeline(lm_text(texts), Options(out=out, max_words=6, **options)).run()
+
+
+def test_a_name_may_have_braces(tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / (split + " {x}.txt")).write_text("the dog\n")
+    flags = [word for split in ("train", "valid", "test") for word in ("--" + split, f"{tmp_path}/{split} {{x}}.txt")]
+    assert main(["lm", "text", *flags, "--out", str(tmp_path / "out"), "--workers", "1", "--until", "tok"]) == 0
+    assert (tmp_path / "out/tok/train.txt").read_text() == "the dog\n"
 
 
 def test_text_is_tokenised_and_lower_cased_if_asked(tmp_path):
     texts = write_text(tmp_path)
-    LMPipeline(Options(out=tmp_path / "as it is", texts=texts, workers=1, until="tok")).run()
+    LMPipeline(lm_text(texts), Options(out=tmp_path / "as it is", workers=1, until="tok")).run()
     assert (tmp_path / "as it is/tok/test.txt").read_text() == "The cat's dog\n"
-    LMPipeline(Options(out=tmp_path / "lower", texts=texts, lowercase=True, workers=1, until="tok")).run()
+    LMPipeline(lm_text(texts), Options(out=tmp_path / "lower", lowercase=True, workers=1, until="tok")).run()
     assert (tmp_path / "lower/tok/test.txt").read_text() == "the cat's dog\n"
-    LMPipeline(Options(out=tmp_path / "tokens", texts=texts, tokenize="en", workers=1, until="tok")).run()
+    LMPipeline(lm_text(texts), Options(out=tmp_path / "tokens", tokenize="en", workers=1, until="tok")).run()
     assert (tmp_path / "tokens/tok/test.txt").read_text() == "The cat 's dog\n"
 
 
@@ -150,7 +158,7 @@ def test_limits_of_the_vocabulary(tmp_path, settings, words):
     for split, text in (("train", "the the the cat cat dog\n"), ("valid", "the dog\n"), ("test", "cow\n")):
         (tmp_path / split).write_text(text)
     texts = {split: (tmp_path / split,) for split in ("train", "valid", "test")}
-    LMPipeline(Options(out=tmp_path / "out", texts=texts, workers=1, **settings)).run()
+    LMPipeline(lm_text(texts), Options(out=tmp_path / "out", workers=1, **settings)).run()
     dictionary = [line.split(" ") for line in (tmp_path / "out/bin/dict.txt").read_text().splitlines()]
     assert {word for word, count in dictionary if count != "0"} == words
     assert facts(tmp_path / "out")["bin"]["unknown"] == {"train": 6 - sum(map("the the the cat cat dog".split().count,
@@ -162,17 +170,17 @@ def test_bare_files_do_without_their_archive(tmp_path, ending):
     for split, text in (("train", " a b <unk> \n \n"), ("valid", " a \n"), ("test", " b c\n")):
         path = tmp_path / f"wiki.{split}.tokens{ending}"
         path.write_bytes(gzip.compress(text.encode()) if ending else text.encode())
-    LMPipeline(Options(out=tmp_path / "out", source=tmp_path, workers=1), wikitext2()).run()
+    LMPipeline(wikitext2(), Options(out=tmp_path / "out", source=tmp_path, workers=1)).run()
     assert (tmp_path / "out/tok/train.txt").read_text() == "a b <unk>\n\n"
     assert facts(tmp_path / "out")["tok"]["tokens"] == {"train": 5, "valid": 2, "test": 3}
     (tmp_path / f"wiki.test.tokens{ending}").unlink()
     with pytest.raises(DataPrepError, match="has neither wikitext-2-v1.zip nor wiki.test.tokens"):
-        LMPipeline(Options(out=tmp_path / "other", source=tmp_path, workers=1), wikitext2())
+        LMPipeline(wikitext2(), Options(out=tmp_path / "other", source=tmp_path, workers=1))
 
 
 def test_subwords(tmp_path):
     texts = write_text(tmp_path)
-    LMPipeline(Options(out=tmp_path / "bpe", texts=texts, bpe_tokens=5, workers=1, until="bpe")).run()
+    LMPipeline(lm_text(texts), Options(out=tmp_path / "bpe", bpe_tokens=5, workers=1, until="bpe")).run()
     pieces = (tmp_path / "bpe/bpe/train.txt").read_text()
     assert "@@ " in pieces
     assert pieces.replace("@@ ", "") == (tmp_path / "bpe/tok/train.txt").read_text()
@@ -190,7 +198,7 @@ def test_subwords(tmp_path):
 )
 def test_bad_settings_are_refused(tmp_path, settings, message):
     with pytest.raises(DataPrepError, match=message):
-        LMPipeline(Options(out=tmp_path / "out", texts=write_text(tmp_path), **settings))
+        LMPipeline(lm_text(write_text(tmp_path)), Options(out=tmp_path / "out", **settings))
 
 
 def test_bad_input_is_found_before_anything_is_written(tmp_path):
@@ -198,15 +206,15 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path):
         texts = write_text(tmp_path)
         texts["valid"][0].write_bytes(content)
         with pytest.raises(DataPrepError, match="c.txt: .*" + message):
-            LMPipeline(Options(out=tmp_path / "out", texts=texts, workers=1)).run()
+            LMPipeline(lm_text(texts), Options(out=tmp_path / "out", workers=1)).run()
         assert not (tmp_path / "out").exists()
     texts = {**write_text(tmp_path), "test": (tmp_path / "none.txt",)}
     with pytest.raises(DataPrepError, match="none.txt: no such file"):
-        LMPipeline(Options(out=tmp_path / "out", texts=texts)).run()
+        LMPipeline(lm_text(texts), Options(out=tmp_path / "out")).run()
     (tmp_path / "u.txt").write_text("a <unk>\n")
     texts = {split: (tmp_path / "u.txt",) for split in texts}
     with pytest.raises(DataPrepError, match="has the word <unk>, which has no subwords"):
-        LMPipeline(Options(out=tmp_path / "out", texts=texts, bpe_tokens=3, workers=1)).run()
+        LMPipeline(lm_text(texts), Options(out=tmp_path / "out", bpe_tokens=3, workers=1)).run()
 
 
 def test_damaged_hostile_and_incomplete_archives(tmp_path):
@@ -215,21 +223,21 @@ def test_damaged_hostile_and_incomplete_archives(tmp_path):
     options = Options(out=tmp_path / "out", source=tmp_path, workers=1)
     archive.write_bytes(whole[:-30])
     with pytest.raises(DataPrepError, match="wikitext-103-v1.zip is damaged or incomplete"):
-        LMPipeline(options, wikitext103()).run()
+        LMPipeline(wikitext103(), options).run()
     flipped = bytearray(whole)
     flipped[whole.index(b"wiki.train.tokens") + 25] ^= 255
     archive.write_bytes(flipped)
     with pytest.raises(DataPrepError, match="damaged or incomplete"):
-        LMPipeline(options, wikitext103()).run()
+        LMPipeline(wikitext103(), options).run()
     write_zip(archive, {"../../escape": "x", "wikitext-103/wiki.train.tokens": "x\n"})
     with pytest.raises(DataPrepError, match="refusing to unpack '../../escape'"):
-        LMPipeline(options, wikitext103()).run()
+        LMPipeline(wikitext103(), options).run()
     write_zip(archive, {"wikitext-103/wiki.train.tokens": "x\n"})
     with pytest.raises(DataPrepError, match="wiki.test.tokens, wikitext-103/wiki.valid.tokens is not in"):
-        LMPipeline(options, wikitext103()).run()
+        LMPipeline(wikitext103(), options).run()
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataPrepError, match="no such file"):
-        extract_zip(tmp_path / "none.zip", tmp_path, ["x"])
+        extract(tmp_path / "none.zip", tmp_path, ["x"])
 
 
 def test_command_line(tmp_path, capsys):

@@ -1,7 +1,11 @@
 """Work in several processes: order, bounded memory, errors."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Iterator
 
 import pytest
@@ -9,6 +13,8 @@ import pytest
 from data_prep import parallel
 from data_prep.errors import DataPrepError
 from data_prep.parallel import WorkerPool, read_chunks
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def slow_square(number: int) -> int:
@@ -57,6 +63,33 @@ def test_an_error_in_a_worker_is_raised_here(workers: int) -> None:
 def test_a_killed_worker_is_an_error_and_not_a_hang() -> None:
     with WorkerPool(2) as pool, pytest.raises(DataPrepError, match="killed"):
         list(pool.map(die, range(20)))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_is_one_sentence(times: int) -> None:
+    """A terminal sends the signal to the workers, too."""
+    program = (
+        "import time; from data_prep.errors import run_main; from data_prep.parallel import WorkerPool\n"
+        "def work(number): time.sleep(0.5 * (number > 1)); return number\n"
+        "def main(argv):\n"
+        "    with WorkerPool(2) as pool:\n"
+        "        for number in pool.map(work, range(100)): print(number, flush=True)\n"
+        "raise SystemExit(run_main(main))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=str(ROOT),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in the background
+    )
+    process.stdout.readline()
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.1)
+    assert process.communicate()[1] == b"error: interrupted; run the same command again to continue\n"
+    assert process.returncode == 130
 
 
 def test_a_pool_without_workers_makes_no_sense() -> None:

@@ -21,7 +21,7 @@ from data_prep.corpora import main
 from data_prep.errors import DataPrepError
 from data_prep.pipeline import Options, Pipeline
 from data_prep.recipes import iwslt14, multi30k, wmt14
-from data_prep.tokenizer import prepare_text
+from data_prep.tokenizer import Steps, prepare_text
 from powernorm_fairseq.scoring import remove_bpe
 from tests.data_prep.corpora import (
     read_gz,
@@ -107,7 +107,7 @@ def test_wmt14_as_fairseqs_script_prepares_it(recipe: str, archives: Path, tmp_p
             for member in tar:
                 text = tar.extractfile(member).read().decode("utf-8")
                 lang = member.name[-2:]
-                train[lang] += prepare_text(text, lang, aggressive=True, normalize=True, printing=True)
+                train[lang] += prepare_text(text, lang, Steps(aggressive=True, normalize=True, printing=True))
     out = prepare(wmt14(recipe), tmp_path / "out", archives, bpe_tokens=90, workers=2)
     for lang, text in train.items():
         assert lines(out / f"tok/valid.{lang}") == text[99::100]
@@ -167,7 +167,6 @@ def test_subwords_are_those_of_subword_nmt(archives: Path, tmp_path: Path) -> No
 
 
 def test_the_number_of_workers_does_not_matter(archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data_prep.pairs.CHUNK_LINES", 17)
     monkeypatch.setattr("data_prep.parallel.CHUNK_LINES", 13)
     one = snapshot(prepare(wmt14(), tmp_path / "1", archives, workers=1))
     assert one == snapshot(prepare(wmt14(), tmp_path / "3", archives, workers=3))
@@ -363,15 +362,14 @@ def test_two_runs_in_one_folder_keep_out_of_each_others_way(archives: Path, tmp_
 def test_workers_do_not_hold_the_lock_of_a_killed_run(archives: Path, tmp_path: Path) -> None:
     """They live on for a moment, or longer where they are stopped, as here."""
     program = (
-        "import sys, os, signal, time; from pathlib import Path; from data_prep import stages\n"
+        "import sys, os, signal, time; from pathlib import Path; from data_prep import recipes, stages\n"
         "class Run(stages.StagedRun):\n"
         "    stages = ('x',)\n"
         "    def _keys(self): return {'x': 'x'}\n"
         "    def _stage_x(self, key, pool):\n"
         "        print(*set(pool.map(worker, range(9))), flush=True); time.sleep(60)\n"
         "def worker(number): time.sleep(0.1); return os.getpid()\n"
-        "class Options: out, source, workers, mirrors, until, overwrite = Path(sys.argv[1]), None, 2, (), 'x', False\n"
-        "Run(Options, (), {}).run()\n"
+        "Run(recipes.lm_text({}), stages.RunOptions(Path(sys.argv[1]), workers=2, until='x'), {}).run()\n"
     )
     out = tmp_path / "out"
     process = subprocess.Popen([sys.executable, "-c", program, str(out)], cwd=str(ROOT), stdout=subprocess.PIPE)
@@ -422,8 +420,7 @@ def test_archives_are_fetched_resumed_and_used(archives: Path, tmp_path: Path, m
 def test_killed_at_any_moment_a_second_run_completes_it(tmp_path: Path) -> None:
     source = tmp_path / "from"
     source.mkdir()
-    write_multi30k(source, train=15_000)
-    expected = snapshot(prepare(multi30k(), tmp_path / "expected", source, bpe_tokens=400))
+    write_multi30k(source, train=6_000)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "data_prep", "multi30k", "--out", str(out), "--from", str(source)]
     command += ["--until", "bpe", "--bpe-tokens", "400", "--workers", "2"]
@@ -431,6 +428,7 @@ def test_killed_at_any_moment_a_second_run_completes_it(tmp_path: Path) -> None:
     whole = [str(tmp_path / "whole") if word == str(out) else word for word in command]
     subprocess.run(whole, cwd=str(ROOT), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     duration = time.monotonic() - start
+    expected = snapshot(tmp_path / "whole")
     generator = random.Random(5)
     kills = 0
     for _ in range(12):
@@ -510,7 +508,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     )
     peaks = []
     pairs = sentences(1, 4000)
-    for factor in (3, 30):
+    for factor in (2, 20):
         source = tmp_path / str(factor)
         source.mkdir()
         write_multi30k(source)
@@ -545,7 +543,7 @@ def test_any_parallel_text_by_the_shell_script(own_text: List[str], tmp_path: Pa
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     raw = (tmp_path / "My test.de").read_text(encoding="utf-8")
     assert (out / "ref/test.de").read_text(encoding="utf-8") == raw
-    assert lines(out / "tok/test.de") == [line.lower() for line in prepare_text(raw, "de")]
+    assert lines(out / "tok/test.de") == [line.lower() for line in prepare_text(raw, "de", Steps())]
     assert len(lines(out / "bpe/valid.en")) == 9 and (out / "bin/train.de-en.en.idx").exists()
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["options"]["lowercased"] and "train/0/My train.de" in manifest["archives"]
@@ -568,6 +566,22 @@ def test_any_parallel_text_by_sentencepiece_and_several_files(own_text: List[str
     assert [remove_bpe(line, "sentencepiece") for line in lines(out / "bpe/test.en")] == lines(out / "ref/test.en")
 
 
+def test_files_of_one_name_in_two_folders_are_told_apart(tmp_path: Path, caplog) -> None:
+    """And text that is in train and test is pointed out."""
+    files = []
+    for folder, side in (("de", 0), ("en", 1)):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "text{0}.txt")
+        files[-1].write_text("".join(pair[side] + "\n" for pair in sentences(60, 50)), encoding="utf-8")
+    flags = [word for split in ("train", "valid", "test") for word in ("--" + split, *map(str, files))]
+    flags += ["--source-lang", "de", "--target-lang", "en", "--out", str(tmp_path / "out"), "--until", "tok"]
+    assert main(["text", *flags, "--workers", "1"]) == 0
+    assert "test/0/text{0}.txt has the same text as train/0/text{0}.txt" in caplog.text
+    files[0].write_text(files[0].read_text(encoding="utf-8").replace("Hund", "Katze"), encoding="utf-8")
+    with pytest.raises(DataPrepError, match=r"text\{0\}.txt is another file"):
+        main(["text", *flags, "--workers", "1"])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -575,7 +589,9 @@ def test_any_parallel_text_by_sentencepiece_and_several_files(own_text: List[str
         (lambda flags: [flag.replace("test.de", "test.fr") for flag in flags], "do not end with de and en"),
         (lambda flags: [flag.replace("train.en", "train.xx") for flag in flags], "train.xx: no such file|do not end"),
         (lambda flags: [*flags, "--source-lang", "en"], "both languages are en"),
+        (lambda flags: [*flags, "--source-lang", "../x"], "'../x' is no code of a language"),
         (lambda flags: [*flags, "--max-length", "0"], "make no sense below 1"),
+        (lambda flags: [*flags, "--max-ratio", "nan"], "make no sense below 1"),
     ],
 )
 def test_text_that_is_not_named_rightly_is_one_sentence(change, message: str, own_text, tmp_path: Path) -> None:
@@ -633,6 +649,7 @@ def test_an_error_is_one_sentence_and_a_status(tmp_path: Path) -> None:
         ({"workers": 0}, "workers=0"),
         ({"vocabulary_threshold": -1}, "vocabulary_threshold=-1"),
         ({"bpe_dropout": 1.0}, "bpe_dropout=1.0"),
+        ({"glossaries": ("ok", "(")}, r"the glossary '\(' is no regular expression"),
         ({"subwords": "sentencepiece", "bpe_dropout": 0.1}, "are subword-nmt's; sentencepiece has none"),
     ],
 )
