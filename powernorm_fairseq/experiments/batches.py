@@ -68,7 +68,8 @@ def warnings(flags: Flags, tokens: int, usual: int, processes: int, given: Flags
         if "--sync-norm" in flags:
             cure = "{} processes keep it".format(usual)
         else:
-            cure = "{} or fewer processes keep it, as does -- --sync-norm on more".format(usual)
+            few = "one process keeps" if usual == 1 else "{} or fewer processes keep".format(usual)
+            cure = few + " it, as does -- --sync-norm on more"
         found.append(
             "the norms' statistics are taken over {} tokens, not over the recipe's {}: another experiment; {}".format(
                 now, before, cure

@@ -1,5 +1,6 @@
 """Where the processes of a training run, and running those of this machine: none outlives another's failure."""
 
+import atexit
 import ctypes
 import functools
 import os
@@ -142,6 +143,8 @@ def note_signals() -> List[int]:
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: a lost connection is none
             signal.signal(number, lambda received, frame: noted.append(received))
+            # Python takes its handlers back before it has ended, and run.sh warns again and again.
+            atexit.register(signal.signal, number, signal.SIG_IGN)
     return noted
 
 

@@ -1,10 +1,12 @@
 """A damaged ``checkpoint_last.pt`` cannot be resumed from, though whole checkpoints lie beside it.
 
-Mended by looking at the file first, and by going on from the newest whole checkpoint.
+Mended by looking at the file first, and by going on from the newest whole checkpoint. What a killed training was
+writing, or had only left to delete, is removed.
 """
 
 import functools
 import logging
+import os
 import pickle
 import re
 import zipfile
@@ -77,7 +79,9 @@ def install() -> None:
     def load(cfg: Any, trainer: Any, **more: Any) -> Any:
         if cfg.restore_file == LAST and not cfg.no_last_checkpoints and not trainer.checkpoint_suffix:
             if trainer.data_parallel_rank == 0:
-                mend_last_checkpoint(Path(cfg.save_dir), logger.warning)
+                folder = Path(cfg.save_dir)
+                if mend_last_checkpoint(folder, logger.warning) == folder / LAST:
+                    _remove_old_checkpoints(cfg)
             _wait_for_all_ranks(trainer)
         return fairseq_load(cfg, trainer, **more)
 
@@ -135,3 +139,16 @@ def _remove_temporary_files(folder: Path) -> None:
     for path in folder.glob("checkpoint*.pt.tmp"):
         if _OF_TRAINING.fullmatch(path.stem):
             path.unlink()
+
+
+def _remove_old_checkpoints(cfg: Any) -> None:
+    """Deletes what fairseq deletes after a save: a training that was killed in between may never save again."""
+    from fairseq.checkpoint_utils import checkpoint_paths
+
+    kept = [(r"checkpoint(\d+)\.pt", cfg.keep_last_epochs)]
+    if cfg.keep_interval_updates_pattern == -1:
+        kept.append((r"checkpoint_\d+_(\d+)\.pt", cfg.keep_interval_updates))
+    for pattern, number in kept:
+        if number > 0:
+            for path in checkpoint_paths(cfg.save_dir, pattern=pattern)[number:]:
+                os.remove(path)

@@ -506,6 +506,29 @@ def test_what_a_stopped_training_leaves(number, toy_data, tmp_path):
     assert experiment["batch"] == {"tokens": 100, "statistics": 100} and experiment["precision"] == "fp32"
 
 
+# Takes its time to end, after Python has put its own handlers of signals away.
+SLOW_END = """
+import time
+from powernorm_fairseq.experiments import ranks
+
+class Slow:
+    def __del__(self):
+        print("ending", flush=True)
+        self.sleep(2)
+
+slow, Slow.sleep, noted = Slow(), staticmethod(time.sleep), ranks.note_signals()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_the_very_end_changes_nothing(number):
+    process = subprocess.Popen([sys.executable, "-c", SLOW_END], cwd=str(ROOT), stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ending\n"
+    process.send_signal(number)
+    process.stdout.close()
+    assert process.wait() == 0
+
+
 def test_nohup_is_respected(toy_data, tmp_path):
     command = ["nohup", str(ROOT / "scripts/train.sh"), *arguments(toy_data, tmp_path, "--", *TINY, "--max-update", 60)]
     env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}

@@ -59,7 +59,8 @@ def report(runs: Sequence[Run]) -> str:
     """All runs as a Markdown table; the queue only where there is one."""
     jobs = [str(job) for job in (read_json(run.folder / JOB).get("job") for run in runs) if job]
     columns = [name for name in COLUMNS if name != "queue" or jobs]
-    rows = [row(run, queue(jobs)) for run in runs]
+    states = queue(jobs)
+    rows = [row(run, states) for run in runs]
     return markdown_table(Grid(columns, [[_text(each.get(column)) for column in columns] for each in rows]))
 
 

@@ -166,7 +166,7 @@ def states(folder):
 def test_a_table_survives_everything(private_cluster, small_disk, toy_data, tmp_path, capsys):
     env = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run(command(toy_data, tmp_path / "calm"), env=env, **quiet)
+    subprocess.run(command(toy_data, tmp_path / "calm", "--jobs", 2), env=env, **quiet)
     assert set(states(tmp_path / "calm").values()) == {"finished"}
 
     tries = {"POWERNORM_REQUEUES": "999", "POWERNORM_RETRIES": "999", "POWERNORM_IDLE_RETRIES": "999"}
