@@ -11,8 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from powernorm_fairseq.diagnostics import metrics
 from powernorm_fairseq.norms import BatchStatisticsNorm, functional
-from powernorm_fairseq.norms.replay import in_backward
-from powernorm_fairseq.norms.training_step import loss_scale, step_counts
+from powernorm_fairseq.norms.context import in_backward, loss_scale, step_counts
 
 Numbers = Dict[str, float]
 CHOOSING_DEVICES = ("cpu",)  # where leaving rows out is cheaper than masking them

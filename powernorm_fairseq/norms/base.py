@@ -1,17 +1,16 @@
 """What the norms have in common: the call with a padding mask, affine parameters, running statistics."""
 
-from typing import Any, Dict, List, Optional, Tuple
+import inspect
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from powernorm_fairseq.norms import functional, ops
+from powernorm_fairseq.norms.context import Call, announced_padding, begin_call, loss_scale, step_counts
 from powernorm_fairseq.norms.kernels import choose_kernel
-from powernorm_fairseq.norms.padding import announced_padding
-from powernorm_fairseq.norms.replay import Call, begin_call
-from powernorm_fairseq.norms.settings import LAYER_SCALES, check_at_least, check_choice, check_groups, check_positive
+from powernorm_fairseq.norms.settings import check_groups, check_settings
 from powernorm_fairseq.norms.sync import Pool, pool_of
-from powernorm_fairseq.norms.training_step import loss_scale, step_counts
 
 
 class Epsilon(float):
@@ -51,6 +50,10 @@ class Norm(nn.Module):
 
     weight: Optional[nn.Parameter]
     bias: Optional[nn.Parameter]
+    if TYPE_CHECKING:  # the settings, which _set makes attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Any setting, parameter or buffer."""
 
     def __init__(
         self,
@@ -63,16 +66,33 @@ class Norm(nn.Module):
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
-        check_at_least("num_features", num_features, 1)
-        check_positive("eps", eps)
-        self.num_features = num_features
-        self.eps = eps
-        self.affine = affine
-        self.kernel = choose_kernel(kernel)
-        for name, is_there in (("weight", affine), ("bias", affine and bias)):
-            parameter = nn.Parameter(torch.empty(num_features, device=device, dtype=dtype)) if is_there else None
-            self.register_parameter(name, parameter)
-        Norm.reset_parameters(self)
+        self._set(num_features=num_features, eps=eps, affine=affine, kernel=choose_kernel(kernel))
+        self._starts: Dict[str, float] = {}  # of the parameters
+        like = torch.empty(0, device=device, dtype=dtype)
+        self._make("weight", num_features, 1.0, like if affine else None)
+        self._make("bias", num_features, 0.0, like if affine and bias else None)
+
+    def _make(self, name: str, size: int, start: float, like: Optional[Tensor]) -> None:
+        """Makes a parameter that starts as ``start`` throughout; None if there is nothing that it could be like."""
+        self._starts[name] = start
+        self.register_parameter(name, None if like is None else nn.Parameter(like.new_full((size,), start)))
+
+    def _set(self, **settings: Any) -> None:
+        """Checks settings and keeps each as an attribute."""
+        check_settings(settings)
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+    @classmethod
+    def options(cls) -> List[str]:
+        """The names of all settings, beside the width: what the constructors of the class and its bases take."""
+        found: List[str] = []
+        for kind in cls.__mro__:
+            parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
+            found += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in found]
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+        return [option for option in found if option not in ("self", "num_features")]
 
     @property
     def eps(self) -> float:
@@ -84,11 +104,11 @@ class Norm(nn.Module):
         self._eps, self._epsilon = float(value), Epsilon(value)
 
     def reset_parameters(self) -> None:
-        """Sets the factors to one and the offsets to zero."""
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        """Sets every parameter to where it starts: factors to one, offsets to zero."""
+        for name, start in self._starts.items():
+            parameter = getattr(self, name)
+            if parameter is not None:
+                nn.init.constant_(parameter, start)
 
     def forward_state(self) -> Dict[str, Tensor]:
         """The running statistics that a forward depends on and moves."""
@@ -143,12 +163,10 @@ class Norm(nn.Module):
 
     def extra_repr(self) -> str:
         """Every setting, for ``print(model)``."""
-        own = {"eps": self._eps, "affine": self.affine, "bias": self.bias is not None, **self._settings()}
-        return ", ".join([str(self.num_features), *(f"{name}={value!r}" for name, value in own.items())])
-
-    def _settings(self) -> Dict[str, Any]:
-        """The settings beside those of every norm."""
-        return {"kernel": self.kernel}
+        hidden = ("device", "dtype", "process_group")
+        values = {name: getattr(self, name) for name in self.options() if name not in hidden and hasattr(self, name)}
+        values["bias"] = self.bias is not None
+        return ", ".join([str(self.num_features), *(f"{name}={value!r}" for name, value in values.items())])
 
 
 class BatchStatisticsNorm(Norm):
@@ -193,22 +211,14 @@ class BatchStatisticsNorm(Norm):
     ) -> None:
         super().__init__(num_features, **common)
         check_groups(groups, num_features)
-        check_choice("layer_scale", layer_scale, LAYER_SCALES)
-        self.groups = groups
-        self.layer_scale = layer_scale
+        self._set(groups=groups, layer_scale=layer_scale, sync=sync, process_group=process_group)
         self.scale_groups = {"none": 0, "layer": 1, "head": groups}[layer_scale]
-        self.sync = sync
-        self.process_group = process_group
         self._pool: Optional[Pool] = None
         wide = functional.statistics_type(common.get("dtype") or torch.float32)
         device = common.get("device")
         self.register_buffer("num_updates", torch.zeros((), dtype=torch.int64, device=device))
         for name, start in self._statistics.items():
-            self.register_buffer(name, torch.full(self._shape(name), start, dtype=wide, device=device))
-
-    def _shape(self, name: str) -> Tuple[int, ...]:
-        """The shape of the running statistic ``name``."""
-        return (self.num_features,)
+            self.register_buffer(name, torch.full((num_features,), start, dtype=wide, device=device))
 
     def forward_state(self) -> Dict[str, Tensor]:
         """The running statistics that a training forward depends on and moves."""
@@ -231,8 +241,7 @@ class BatchStatisticsNorm(Norm):
         return scale, offset if mean is None else offset - scale * mean.double()
 
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
-        if self._pool is not None:
-            self._pool.settle()
+        self._settle()
         if not self.training:
             return self._evaluate(x, call.padding)
         pool = self._pool = pool_of(self.process_group) if self.sync else None
@@ -245,17 +254,19 @@ class BatchStatisticsNorm(Norm):
 
     def _evaluate(self, x: Tensor, padding: Optional[Tensor]) -> Tensor:
         (centre, power), (weight, bias) = self.running_statistics(), self._affine()
-        rows = self.scale_groups, self._eps
         kernel = ops.implementation(self.kernel, x, weight, bias, power)
-        if kernel == "plain" or ops.compiling() or torch.jit.is_tracing():
-            return functional.evaluate(x, padding, *rows, weight, bias, centre, power)
-        if not torch.is_grad_enabled():
-            return ops.operators(kernel)["evaluate"](x.contiguous(), padding, *rows, weight, bias, centre, power)
-        return ops.Evaluate.call(x.contiguous(), weight, bias, padding, kernel, *rows, centre, power)
+        return ops.exact("evaluate", kernel, x, padding, self.scale_groups, self._eps, weight, bias, centre, power)
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
         """A training forward on ``x``."""
         raise NotImplementedError
+
+    def _inputs(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tuple[Any, ...]:
+        """What the autograd functions of :mod:`.ops` begin with."""
+        weight, bias = self._affine()
+        kernel = ops.implementation(self.kernel, x, weight, bias, self.running_statistics()[1])
+        how = ops.How(kernel, pool, call.moves, call.counts, self.scale_groups, self._eps)
+        return x, weight, bias, call.padding, how
 
     def average_over(self, batches: int) -> None:
         """Makes running statistics the plain average of that many batches, the one to come included."""
@@ -268,7 +279,7 @@ class BatchStatisticsNorm(Norm):
             getattr(self, name).fill_(start)
 
     def reset_parameters(self) -> None:
-        """Sets the factors to one, the offsets to zero, and forgets every batch."""
+        """Sets every parameter to where it starts, and forgets every batch."""
         super().reset_parameters()
         self.reset_running_stats()
 
@@ -290,22 +301,13 @@ class BatchStatisticsNorm(Norm):
         self._settle()
         super()._save_to_state_dict(*args, **kwargs)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Dict[str, Tensor],
-        prefix: str,
-        local_metadata: Dict[str, Any],
-        strict: bool,
-        missing_keys: List[str],
-        unexpected_keys: List[str],
-        error_msgs: List[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *others: Any) -> None:
         self._settle()
         for released, ours in self._released_names.items():
             if prefix + released in state_dict:
                 value, shape = state_dict[prefix + released], self._buffers[ours].shape
                 if value.numel() != shape.numel():
-                    error_msgs.append(
+                    others[-1].append(  # torch's list of errors
                         f"{prefix + released} has the width {value.numel()}, but this norm has {shape.numel()}."
                     )
                     value = value.new_zeros(shape)
@@ -315,9 +317,7 @@ class BatchStatisticsNorm(Norm):
             loaded = state_dict.get(prefix + name)
             if isinstance(loaded, Tensor) and loaded.dtype != buffer.dtype:
                 state_dict[prefix + name] = loaded.to(buffer.dtype)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _from_release(self, name: str, value: Tensor) -> Tensor:
         """The released buffer ``name`` in this norm's units."""
@@ -326,7 +326,3 @@ class BatchStatisticsNorm(Norm):
     def __getstate__(self) -> Dict[str, Any]:
         self._settle()
         return {**self.__dict__, "_pool": None}
-
-    def _settings(self) -> Dict[str, Any]:
-        own = ("groups", "layer_scale", "sync")
-        return {**{name: getattr(self, name) for name in own}, **super()._settings()}

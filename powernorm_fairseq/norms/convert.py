@@ -88,7 +88,7 @@ def batch_norms(model: nn.Module) -> List[BatchStatisticsNorm]:
 def convert_sync(model: nn.Module, process_group: Optional[Any] = None) -> nn.Module:
     """Makes all norms of a model take their statistics over the processes of a group; returns the model."""
     for norm in batch_norms(model):
-        norm.sync, norm.process_group = True, process_group
+        norm._set(sync=True, process_group=process_group)
     return model
 
 

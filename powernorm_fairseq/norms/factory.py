@@ -1,28 +1,16 @@
 """From the name of a norm to the layer."""
 
-import inspect
 from typing import Any, Callable, Dict, List, Optional, Type
 
 from powernorm_fairseq.norms.base import Norm
-from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchRenorm
+from powernorm_fairseq.norms.batch_norm import BatchNorm, BatchRenorm, RegularisedBatchNorm
 from powernorm_fairseq.norms.kernels import choose_kernel
-from powernorm_fairseq.norms.mabn import MovingAverageBatchNorm
-from powernorm_fairseq.norms.pointwise import DynamicErf, DynamicTanh
 from powernorm_fairseq.norms.power_norm import PowerNorm, PowerNormV
 from powernorm_fairseq.norms.progressive_batch_norm import ProgressiveBatchNorm
-from powernorm_fairseq.norms.regularised_batch_norm import RegularisedBatchNorm
 from powernorm_fairseq.norms.scale_norm import ScaleNorm
-from powernorm_fairseq.norms.settings import (
-    LAYER_SCALES,
-    RECIPES,
-    check_at_least,
-    check_choice,
-    check_fraction,
-    check_groups,
-    check_positive,
-)
-from powernorm_fairseq.norms.token_norms import GroupNorm, LayerNorm, RMSNorm
-from powernorm_fairseq.norms.unified_norm import UnifiedNorm
+from powernorm_fairseq.norms.settings import check_choice, check_groups, check_settings
+from powernorm_fairseq.norms.token_norms import DynamicErf, DynamicTanh, GroupNorm, LayerNorm, RMSNorm
+from powernorm_fairseq.norms.window_norms import MovingAverageBatchNorm, UnifiedNorm
 
 NORMS: Dict[str, Type[Norm]] = {
     "ln": LayerNorm,
@@ -71,13 +59,7 @@ def norm_names() -> List[str]:
 def norm_options(name: str) -> List[str]:
     """The settings that the norm ``name`` has, beside its width."""
     check_choice("norm", name, norm_names())
-    found: List[str] = []
-    for kind in NORMS[name].__mro__:
-        parameters = inspect.signature(kind.__init__).parameters.values()  # type: ignore[misc]
-        found += [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in found]
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return [option for option in found if option not in ("self", "num_features")]
+    return NORMS[name].options()
 
 
 def usual_groups(num_features: int) -> int:
@@ -113,24 +95,7 @@ def build_norm(
     options["layer_scale"] = layer_scale
     for option in options:
         check_choice("option", option, sorted(known))
-    _check(num_features, options)
+    check_settings(options)
+    check_groups(options["groups"], num_features)
+    choose_kernel(options.get("kernel"))
     return NORMS[name](num_features, **{option: value for option, value in options.items() if option in own})
-
-
-def _check(num_features: int, options: Dict[str, Any]) -> None:
-    """Refuses bad values, those of settings that the chosen norm does not have included."""
-    for option, value in options.items():
-        if option in ("alpha_fwd", "alpha_bwd") or (option == "momentum" and value is not None):
-            check_fraction(option, value)
-        elif option == "warmup_updates":
-            check_at_least(option, value, 0)
-        elif option == "eps":
-            check_positive(option, value)
-        elif option == "groups":
-            check_groups(value, num_features)
-        elif option == "layer_scale":
-            check_choice(option, value, LAYER_SCALES)
-        elif option == "recipe":
-            check_choice(option, value, RECIPES)
-        elif option == "kernel":
-            choose_kernel(value)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from powernorm_fairseq.norms import functional, ops
+from powernorm_fairseq.norms import ops
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
 
 
@@ -33,9 +33,7 @@ class FoldedNorm(nn.Module):
         if self.scale_groups == 0:
             return x
         kernel = ops.implementation(self.kernel, x, None, None)
-        if kernel == "plain" or ops.compiling() or torch.jit.is_tracing():
-            return functional.evaluate(x, None, self.scale_groups, self.eps, None, None, None, None)
-        return ops.Evaluate.call(x.contiguous(), None, None, None, kernel, self.scale_groups, self.eps, None, None)
+        return ops.exact("evaluate", kernel, x, None, self.scale_groups, self.eps, None, None, None, None)
 
     def train(self, mode: bool = True) -> "FoldedNorm":
         """Refuses to train: the statistics are weights of other layers now."""

@@ -13,10 +13,11 @@ input is. Vectors with C elements are called columns. A forward returns
 - the new values of the running statistics, and the number of tokens they are made from.
 
 A backward returns the gradients of ``x``, ``gamma`` and ``beta``. ``given`` holds sums that were taken over several
-processes, in the form of :func:`statistics` or :func:`gradient_sums`.
+processes, in the form of :func:`statistics` or :func:`gradient_sums`. ``rows`` makes the batch, :class:`Tokens` or what
+passes over rows in another way: :mod:`.kernels.triton_ops` has the same algorithms over rows of its own.
 """
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -27,12 +28,54 @@ Gradients = Tuple[Tensor, Tensor, Tensor]
 
 
 class Tokens(NamedTuple):
-    """The rows of a batch."""
+    """The rows of a batch, and all that a batch norm does with rows; the rest concerns columns."""
 
+    x: Tensor
     s: Tensor  # N x C, after layer-scale; zero at padding
     scales: Tensor  # N x groups, the factors of the layer-scale
     padding: MaybeTensor  # N x 1
     count: Tensor  # type: ignore[assignment]  # number of real tokens; it never leaves its device
+
+    @property
+    def rows(self) -> int:
+        """The number of all positions."""
+        return self.s.shape[0]
+
+    def quadratic_mean(self) -> Tuple[Tensor, Tensor]:
+        """psi_B^2 and the number of tokens."""
+        return mean_square(self.s, self.count), self.count.view(1)
+
+    def moments(self) -> Tuple[Tensor, Tensor, Tensor]:
+        """Mean and variance of the batch, and the number of tokens."""
+        centre = mean(self.s.sum(0), self.count)
+        deviations = self.s - centre
+        if self.padding is not None:
+            deviations = deviations.masked_fill(self.padding, 0.0)
+        return centre, mean_square(deviations, self.count), self.count.view(1)
+
+    def normalised(self, centre: MaybeTensor, std: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
+        """gamma * (s - centre) / std + beta."""
+        x_hat = (self.s if centre is None else self.s - centre) / std
+        return output(affine(x_hat, gamma, beta), self, self.x)
+
+    def gradient_sums(self, dy: Tensor, centre: MaybeTensor) -> Tuple[Tensor, Tensor]:
+        """Sums of dy * (s - centre) and of dy."""
+        s, dy = self.s if centre is None else self.s - centre, self._of(dy)
+        return (dy * s).sum(0), dy.sum(0)
+
+    def gradient(
+        self, dy: Tensor, centre: MaybeTensor, g: MaybeTensor, rstd: Tensor, slope: Tensor, offset: MaybeTensor = None
+    ) -> Tensor:
+        """The gradient of x from dL/ds = (g * dy - slope * (s - centre) * rstd - offset) * rstd."""
+        s = self.s if centre is None else self.s - centre
+        ds = times_gamma(self._of(dy), g) - slope * s * rstd
+        ds = (ds if offset is None else ds - offset) * rstd
+        return output(layer_scale_backward(ds, self), self, self.x)
+
+    def _of(self, dy: Tensor) -> Tensor:
+        """A gradient as rows, zero at padding."""
+        rows = dy.reshape(self.s.shape).to(self.s.dtype)
+        return rows if self.padding is None else rows.masked_fill(self.padding, 0.0)
 
 
 def statistics_type(dtype: torch.dtype) -> torch.dtype:
@@ -67,15 +110,17 @@ def layer_scale_backward(ds: Tensor, tokens: Tokens) -> Tensor:
     return ((ds - s * (ds * s).mean(2, keepdim=True)) * tokens.scales.unsqueeze(2)).flatten(1)
 
 
-def tokens_of(x: Tensor, padding: MaybeTensor, groups: int = 0, eps: float = 0.0) -> Tokens:
-    """The rows of ``x`` after layer-scale, blank at padding."""
+def tokens_of(
+    x: Tensor, padding: MaybeTensor, groups: int = 0, eps: float = 0.0, scales: MaybeTensor = None
+) -> Tokens:
+    """The rows of ``x`` after layer-scale, blank at padding. The ``scales`` of an earlier pass are not needed here."""
     rows = x.reshape(-1, x.shape[-1]).to(statistics_type(x.dtype))
     if padding is None:
         count = torch.full((), rows.shape[0], dtype=rows.dtype, device=rows.device)
-        return Tokens(*layer_scale(rows, groups, eps), None, count)
+        return Tokens(x, *layer_scale(rows, groups, eps), None, count)
     padding = padding.reshape(-1, 1)
     rows = rows.masked_fill(padding, 0.0)
-    return Tokens(*layer_scale(rows, groups, eps), padding, (~padding).sum().to(rows.dtype))
+    return Tokens(x, *layer_scale(rows, groups, eps), padding, (~padding).sum().to(rows.dtype))
 
 
 def output(rows: Tensor, tokens: Tokens, x: Tensor) -> Tensor:
@@ -102,48 +147,37 @@ def mean(total: Tensor, count: Tensor) -> Tensor:
     return total / count.clamp(min=1)
 
 
-def quadratic_mean(s: Tensor, count: Tensor) -> Tensor:
-    """psi_B^2. Squares are divided before they are added up: as a sum, those of large numbers overflow."""
-    return (s.square() / count.clamp(min=1)).sum(0)
+def mean_square(rows: Tensor, count: Tensor) -> Tensor:
+    """Squares are divided before they are added up: as a sum, those of large numbers overflow."""
+    return (rows.square() / count.clamp(min=1)).sum(0)
 
 
-def moments(tokens: Tokens) -> Tuple[Tensor, Tensor]:
-    """Mean and variance of the batch."""
-    centre = mean(tokens.s.sum(0), tokens.count)
-    deviations = tokens.s - centre
-    if tokens.padding is not None:
-        deviations = deviations.masked_fill(tokens.padding, 0.0)
-    return centre, quadratic_mean(deviations, tokens.count)
-
-
-def statistics(x: Tensor, padding: MaybeTensor, groups: int, eps: float, centred: bool) -> Tensor:
+def statistics(
+    x: Tensor, padding: MaybeTensor, groups: int, eps: float, centred: bool, rows: Any = tokens_of
+) -> Tensor:
     """What the batch says, as one flat tensor that can be added up over processes.
 
     Sum of s^2 and number of tokens; or, ``centred``, mean, sum of the squared deviations from it, number of tokens,
     number of rows.
     """
-    tokens = tokens_of(x, padding, groups, eps)
-    count = tokens.count.view(1)
+    tokens = rows(x, padding, groups, eps)
     if not centred:
-        return torch.cat([quadratic_mean(tokens.s, count) * count, count])
-    centre, variance = moments(tokens)
-    return torch.cat([centre, variance * count, count, torch.full_like(count, tokens.s.shape[0])])
+        psi2, count = tokens.quadratic_mean()
+        return torch.cat([psi2 * count, count])
+    centre, variance, count = tokens.moments()
+    return torch.cat([centre, variance * count, count, torch.full_like(count, tokens.rows)])
 
 
 def of_batch(tokens: Tokens, given: MaybeTensor) -> Tuple[Tensor, Tensor]:
     """psi_B^2 and the number of tokens: of these, or of those of all processes."""
-    if given is None:
-        return quadratic_mean(tokens.s, tokens.count), tokens.count.view(1)
-    return mean(given[:-1], given[-1:]), given[-1:]
+    return tokens.quadratic_mean() if given is None else (mean(given[:-1], given[-1:]), given[-1:])
 
 
 def gradient_sums(
-    dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, centre: MaybeTensor
+    dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, centre: MaybeTensor, rows: Any = tokens_of
 ) -> Tensor:
     """Sums of dy * (s - centre) and of dy, as one flat tensor."""
-    tokens, grads = tokens_of(x, padding, groups, eps), tokens_of(dy, padding)
-    s = tokens.s if centre is None else tokens.s - centre
-    return torch.cat([(grads.s * s).sum(0), grads.s.sum(0)])
+    return torch.cat(rows(x, padding, groups, eps).gradient_sums(dy, centre))
 
 
 # ---------------------------------------------------------------- evaluation
@@ -170,19 +204,19 @@ def evaluate(
 def batch_forward(
     x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, beta: MaybeTensor,
     momentum: float, released: bool, warmup: int, rise: int,
-    running_mean: MaybeTensor, running_power: Tensor, num_updates: Tensor, given: MaybeTensor,
+    running_mean: MaybeTensor, running_power: Tensor, num_updates: Tensor, given: MaybeTensor, rows: Any = tokens_of,
 ) -> Forward:
     """BN (Algorithm 1, forward); PN-V without ``running_mean``; BRN where ``rise`` is not negative.
 
     ``released`` divides the squares by the number of all rows, padding included.
     """
-    tokens, centred = tokens_of(x, padding, groups, eps), running_mean is not None
-    if not centred:
+    tokens = rows(x, padding, groups, eps)
+    if running_mean is None:
         centre, (power, count) = None, of_batch(tokens, given)
         spread = count
     elif given is None:
-        centre, power = moments(tokens)  # lines 1 and 2: the batch's mean and variance
-        count, spread = tokens.count.view(1), torch.full_like(tokens.count.view(1), tokens.s.shape[0])
+        centre, power, count = tokens.moments()  # lines 1 and 2: the batch's mean and variance
+        spread = torch.full_like(count, tokens.rows)
     else:
         centre, squares, count, spread = given.split([x.shape[-1], x.shape[-1], 1, 1])
         power = mean(squares, count)
@@ -191,43 +225,39 @@ def batch_forward(
     else:
         spread = count
     std = torch.sqrt(power + eps)
-    x_hat = (tokens.s if centre is None else tokens.s - centre) / std  # line 3: normalise
     r, d = torch.ones_like(std), torch.zeros_like(std)
     if rise >= 0:
         assert centre is not None and running_mean is not None  # BRN centres
         r, d = _renormalisation(centre, std, running_mean, running_power, num_updates + 1, warmup, rise, eps)
-        x_hat = x_hat * r + d
-    y = affine(x_hat, gamma, beta)  # line 4: scale and shift
+        gamma, beta = times_gamma(r, gamma), affine(d, gamma, beta)
+    y = tokens.normalised(centre, std, gamma, beta)  # lines 3 and 4: normalise, then scale and shift
     new = [torch.lerp(running_power.to(power.dtype), power, momentum)]  # line 6: update the running variance
     if running_mean is not None and centre is not None:
         new.insert(0, torch.lerp(running_mean.to(power.dtype), centre, momentum))  # line 5: update the running mean
     columns = torch.cat([torch.zeros_like(std) if centre is None else centre, 1 / std, r, d, count, spread])
-    return output(y, tokens, x), columns, tokens.scales, new, count
+    return y, columns, tokens.scales, new, count
 
 
 def batch_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, centred: bool,
-    columns: Tensor, scales: Tensor, given: MaybeTensor, extra: MaybeTensor = None,
+    columns: Tensor, scales: Tensor, given: MaybeTensor, extra: MaybeTensor = None, rows: Any = tokens_of,
 ) -> Gradients:
     """The lemmas on the gradients of BN and, without ``centred``, of PN-V.
 
     ``extra`` adds a gradient of the batch's statistics: its first columns to dL/ds, its second times (s - centre).
     """
-    tokens, width = tokens_of(x, padding, groups, eps), x.shape[-1]
-    centre, rstd, r, d, count, spread = columns.split([width] * 4 + [1, 1])
-    own = gradient_sums(dy, x, padding, groups, eps, centre)
-    products, total = (own if given is None else given).split(width)
+    tokens, width = rows(x, padding, groups, eps, scales), x.shape[-1]
+    middle, rstd, r, d, count, spread = columns.split([width] * 4 + [1, 1])
+    centre = middle if centred else None
+    own_products, own_total = tokens.gradient_sums(dy, centre)
+    products, total = (own_products, own_total) if given is None else given.split(width)
     g = times_gamma(r, gamma)
     slope = mean(g * products * rstd, spread)  # mean of G * X^
-    dx = g * tokens_of(dy, padding).s - slope * (tokens.s - centre) * rstd
-    if centred:
-        dx = dx - mean(g * total, count)  # mean of G
-    dx = dx * rstd
-    if extra is not None:
-        dx = dx + extra[:width] + extra[width:] * (tokens.s - centre)
-    own_products, own_total = own.split(width)
-    of_gamma = own_products * rstd * r + own_total * d
-    return output(layer_scale_backward(dx, tokens), tokens, x), of_gamma, own_total
+    offset = mean(g * total, count) if centred else None  # mean of G
+    if extra is not None and offset is not None:
+        slope, offset = slope - extra[width:] / rstd.square(), offset - extra[:width] / rstd
+    dx = tokens.gradient(dy, centre, g, rstd, slope, offset)
+    return dx, own_products * rstd * r + own_total * d, own_total
 
 
 def _renormalisation(
@@ -257,14 +287,9 @@ def power_forward(
     psi = torch.sqrt(torch.where(t <= warmup, batch_psi2, old_psi2) + eps)
     x_hat = tokens.s / psi  # line 2: normalise by the psi of the step before
     y = affine(x_hat, gamma, beta)  # line 3: scale and shift
-    new_psi2 = next_psi2(old_psi2, batch_psi2, t, alpha, warmup)  # line 4: update the running statistics
+    t = t.to(psi.dtype)  # line 4: psi^2 is the plain average of the warm-up's batches, then a running one
+    new_psi2 = torch.lerp(old_psi2, batch_psi2, torch.where(t <= warmup, 1 / t, torch.full_like(t, 1 - alpha)))
     return output(y, tokens, x), torch.cat([1 / psi, batch_psi2, count]), tokens.scales, [new_psi2], count
-
-
-def next_psi2(psi2: Tensor, batch_psi2: Tensor, t: Tensor, alpha: float, warmup: int) -> Tensor:
-    """psi^2 after step ``t``: the plain average of the warm-up's batches, then alpha psi^2 + (1 - alpha) psi_B^2."""
-    t = t.to(psi2.dtype)
-    return torch.lerp(psi2, batch_psi2, torch.where(t <= warmup, 1 / t, torch.full_like(t, 1 - alpha)))
 
 
 def power_backward(
@@ -305,9 +330,10 @@ def next_nu(
 def window_forward(
     x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, beta: MaybeTensor,
     momentum: float, warmup: int, running_chi2: Tensor, psi2_window: Tensor, num_updates: Tensor, given: MaybeTensor,
+    rows: Any = tokens_of,
 ) -> Forward:
     """MABN: z = s / chi, y = gamma * r * z + beta, where chi^2 is the mean of the latest batches' psi_B^2."""
-    tokens, window = tokens_of(x, padding, groups, eps), psi2_window.shape[0]
+    tokens, window = rows(x, padding, groups, eps), psi2_window.shape[0]
     (batch_psi2, count), t = of_batch(tokens, given), num_updates + 1
     slot = (torch.arange(window, device=x.device) == (t - 1) % window).unsqueeze(1)  # m x 1
     new_window = torch.where(slot, batch_psi2, psi2_window.to(batch_psi2.dtype))
@@ -316,7 +342,7 @@ def window_forward(
     chi, old = torch.sqrt(chi2 + eps), running_chi2.to(chi2.dtype)
     r = torch.where(t <= warmup, torch.ones_like(chi), (chi / torch.sqrt(old + eps)).clamp(1 / 5, 5))
     new_chi2 = torch.lerp(old, chi2, momentum)
-    y = output(affine(tokens.s / chi * r, gamma, beta), tokens, x)
+    y = tokens.normalised(None, chi, times_gamma(r, gamma), beta)
     facts = torch.stack([own.to(chi.dtype), ((t - 1) % window).to(chi.dtype)])
     return y, torch.cat([1 / chi, r, facts, count]), tokens.scales, [new_chi2, new_window], count
 
@@ -324,20 +350,20 @@ def window_forward(
 def window_backward(
     dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor,
     loss_scale: MaybeTensor, columns: Tensor, scales: Tensor, given: MaybeTensor, grad_window: Tensor,
+    rows: Any = tokens_of,
 ) -> Tuple[Tensor, Tensor, Tensor, List[Tensor], Tensor]:
     """MABN: dL/dX = (G - z * mean of the latest batches' mean(G * z)) / chi with G = r * gamma * dy."""
-    tokens, width = tokens_of(x, padding, groups, eps), x.shape[-1]
+    tokens, width = rows(x, padding, groups, eps, scales), x.shape[-1]
     rchi, r, own, slot, count = columns.split([width, width, 1, 1, 1])
-    sums = gradient_sums(dy, x, padding, groups, eps, None)
-    products = (sums if given is None else given)[:width]
+    own_products, own_total = tokens.gradient_sums(dy, None)
+    products = own_products if given is None else given[:width]
     g, scale = times_gamma(r, gamma), 1.0 if loss_scale is None else loss_scale
     batch_mean = mean(g * products * rchi, count)
     slots = torch.arange(grad_window.shape[0], device=x.device).unsqueeze(1)
     new_window = torch.where(slots == slot, batch_mean / scale, grad_window.to(rchi.dtype))
     used = torch.where(own > 0, batch_mean, new_window.mean(0) * scale)
-    dx = (g * tokens_of(dy, padding).s - tokens.s * rchi * used) * rchi
-    dx = output(layer_scale_backward(dx, tokens), tokens, x)
-    return dx, sums[:width] * r * rchi, sums[width:], [new_window], count
+    dx = tokens.gradient(dy, None, g, rchi, used)
+    return dx, own_products * r * rchi, own_total, [new_window], count
 
 
 # ---------------------------------------------------------------- LN, RMS, GN: norms of each token by itself

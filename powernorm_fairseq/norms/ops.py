@@ -5,17 +5,16 @@ Every operator exists twice: ``powernorm::NAME``, which C++ serves on a CPU and 
 uses. The autograd functions take tensors and settings alone; running statistics are arguments like others.
 """
 
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, Variable
+from torch.autograd import Function, Variable, forward_ad
 
 from powernorm_fairseq.norms import functional, kernels, released
+from powernorm_fairseq.norms.context import check_scale, in_backward
 from powernorm_fairseq.norms.functional import MaybeTensor
-from powernorm_fairseq.norms.replay import in_backward
 from powernorm_fairseq.norms.sync import Pool
-from powernorm_fairseq.norms.training_step import check_scale
 
 _ROWS = "Tensor x, Tensor? padding, int groups, float eps"
 _AFFINE = "Tensor? gamma, Tensor? beta"
@@ -71,26 +70,20 @@ def move(buffers: Sequence[Tensor], new: Sequence[Tensor], count: Tensor, num_up
         num_updates.add_(moves.to(num_updates.dtype).view(()))
 
 
-def _plain(name: str) -> Callable[..., Any]:
-    """The function behind ``powernorm::plain_NAME``."""
-    function: Any = getattr(released if name in RELEASED else functional, name, None)
-    buffers = SCHEMAS.get(name, RELEASED.get(name, "")).count("!")
+def operator(name: str, function: Callable[..., Any], mover: Callable[..., None] = move) -> Callable[..., Any]:
+    """The operator ``name`` from a function that returns new values of running statistics beside its outputs."""
+    buffers, forward = {**SCHEMAS, **RELEASED}[name].count("!"), name.endswith("forward")
     if buffers == 0:
         return function
 
-    def forward(*args: Any) -> Tuple[Tensor, ...]:
+    def run(*args: Any) -> Tuple[Tensor, ...]:
         *outputs, new, count = function(*args[:-1])
-        if args[-1]:
-            move([buffer for buffer in args[-2 - buffers : -3] if buffer is not None], new, count, args[-3])
+        if args[-1]:  # behind the statistics come the number of updates and given in a forward, nothing in a backward
+            moved, num_updates = (args[-2 - buffers : -3], args[-3]) if forward else (args[-2:-1], None)
+            mover([buffer for buffer in moved if buffer is not None], new, count, num_updates)
         return tuple(outputs)
 
-    def backward(*args: Any) -> Tuple[Tensor, ...]:
-        *outputs, new, count = function(*args[:-1])
-        if args[-1]:
-            move([args[-2]], new, count)
-        return tuple(outputs)
-
-    return forward if name.endswith("forward") else backward
+    return run
 
 
 def _fake(name: str) -> Callable[..., Any]:
@@ -127,7 +120,11 @@ def _on_gpu(name: str) -> Callable[..., Any]:
 
 FAST: Dict[str, Any] = {}  # torch sends them to C++ on a CPU, to Triton on a GPU
 # Autograd differentiates the plain evaluation and the plain norms of tokens: they need no operators.
-PLAIN: Dict[str, Any] = {name: _plain(name) for name in (*SCHEMAS, *RELEASED) if name[:5] not in ("token", "evalu")}
+PLAIN: Dict[str, Any] = {
+    name: operator(name, getattr(released if name in RELEASED else functional, name))
+    for name in (*SCHEMAS, *RELEASED)
+    if not name.startswith(("token", "evaluate"))
+}
 PLAIN_OPERATORS: Dict[str, Any] = PLAIN  # what a compiled graph calls
 COMPILES = hasattr(torch.library, "register_fake")  # torch >= 2.4
 _library: Any = torch.library.Library("powernorm", "DEF") if COMPILES else None
@@ -170,6 +167,16 @@ def compiling() -> bool:
     return COMPILES and torch.compiler.is_compiling()
 
 
+def transforming() -> bool:
+    """Whether one of torch.func's transforms is under way."""
+    return COMPILES and torch._C._are_functorch_transforms_active()
+
+
+def takes_plain() -> bool:
+    """Whether torch makes something else of this code, a graph or a derivative, for which it needs plain operators."""
+    return compiling() or torch.jit.is_tracing() or transforming() or forward_ad._current_level >= 0
+
+
 def implementation(
     kernel: str, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, statistics: MaybeTensor = None
 ) -> str:
@@ -194,171 +201,219 @@ def operators(name: str) -> Dict[str, Any]:
 # ---------------------------------------------------------------- autograd
 
 
-class _Norm(Function):
-    """What the functions below share: the first three inputs are x, gamma and beta."""
+class NormFunction(Function):
+    """What the functions below share: the first inputs are x and the parameters, and ctx has the parameters' types."""
 
     @classmethod
-    def call(cls, *args: Any) -> Tensor:
+    def call(cls, *args: Any) -> Any:
         """``apply`` without torch's look at each argument, which takes a while and serves torch.func's transforms."""
-        if compiling() or not COMPILES or torch._C._are_functorch_transforms_active():
+        if compiling() or not COMPILES or transforming():
             return cls.apply(*args)
         return super(Function, cls).apply(*args)  # type: ignore[misc]
 
     @staticmethod
-    def gradients(ctx: Any, gradients: Sequence[Any]) -> Tuple[MaybeTensor, ...]:
+    def gradients(ctx: Any, dx: Tensor, *of_parameters: Tensor) -> Tuple[MaybeTensor, ...]:
         """What a backward returns: a gradient for each parameter there is, in its type, and none for the rest."""
-        (dx, of_gamma, of_beta), (gamma, beta) = gradients, ctx.types
-        of_gamma = None if gamma is None else of_gamma if of_gamma.dtype is gamma else of_gamma.to(gamma)
-        of_beta = None if beta is None else of_beta if of_beta.dtype is beta else of_beta.to(beta)
-        return (dx, of_gamma, of_beta, *[None] * (len(ctx.needs_input_grad) - 3))
+        found = [
+            None if dtype is None else grad if grad.dtype is dtype else grad.to(dtype)
+            for grad, dtype in zip(of_parameters, ctx.types)
+        ]
+        return (dx, *found, *[None] * (len(ctx.needs_input_grad) - 1 - len(found)))
 
     @staticmethod
     def differentiable(ctx: Any, function: Callable[..., Any], dy: Any, *inputs: MaybeTensor) -> Any:
-        """The same by autograd, from the plain ``function`` of x, gamma and beta: can be differentiated again."""
+        """The same by autograd, from the plain ``function`` of x and the parameters: can be differentiated again."""
         wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
         with torch.enable_grad():
             found = iter(torch.autograd.grad(function(*inputs), wanted, dy, create_graph=True))
         grads = [next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs]
-        return (*grads, *[None] * (len(ctx.needs_input_grad) - 3))
+        return (*grads, *[None] * (len(ctx.needs_input_grad) - len(grads)))
+
+    @staticmethod
+    def backward_state(ctx: Any) -> Tuple[Any, bool]:
+        """The statistics of a backward, and whether it moves them: a second one of a graph repeats the first."""
+        if compiling():  # such a graph refuses a second backward by itself
+            return ctx.state, ctx.how.counts
+        check_scale(ctx.loss_scale)
+        return (ctx.state, ctx.how.counts) if ctx.used is None else (ctx.used, False)
 
 
-def _types(gamma: MaybeTensor, beta: MaybeTensor) -> Tuple[Optional[torch.dtype], Optional[torch.dtype]]:
-    return None if gamma is None else gamma.dtype, None if beta is None else beta.dtype
+def types_of(*parameters: MaybeTensor) -> List[Optional[torch.dtype]]:
+    """The type of each parameter that there is."""
+    return [None if parameter is None else parameter.dtype for parameter in parameters]
 
 
-def _twice() -> bool:
+def twice() -> bool:
     """Whether a backward is to be differentiated again (``create_graph=True``)."""
     return torch.is_grad_enabled() and not compiling()
 
 
-def _refuse_twice(norm: str) -> None:
-    if _twice():
+def refuse_twice(norm: str) -> None:
+    """Refuses a derivative that would mean nothing."""
+    if twice():
         raise RuntimeError(f"the gradient of {norm} cannot be differentiated again; leave out create_graph=True")
 
 
-class Evaluate(_Norm):
-    """Any batch norm by its running statistics, in C++ or Triton."""
+class _Fused(NormFunction):
+    """See :func:`fused`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, padding: MaybeTensor, kernel: str, groups: int,
-        eps: float, centre: MaybeTensor, power: MaybeTensor,
-    ) -> Tensor:
-        """See :func:`.functional.evaluate`."""
-        ctx.save_for_backward(x, gamma, beta, padding)
-        ctx.kernel, ctx.types = kernel, _types(gamma, beta)
-        ctx.settings, ctx.statistics = (groups, eps), (centre, power)
-        return operators(kernel)["evaluate"](x, padding, groups, eps, gamma, beta, centre, power)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
-        """See the forward."""
-        x, gamma, beta, padding = ctx.saved_tensors
-
-        def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            return functional.evaluate(x, padding, *ctx.settings, gamma, beta, *ctx.statistics)  # type: ignore[call-arg]
-
-        if _twice():
-            return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
-        backward = operators(ctx.kernel)["evaluate_backward"]
-        return _Norm.gradients(ctx, backward(dy.contiguous(), x, padding, *ctx.settings, gamma, *ctx.statistics))
-
-
-class TokenNorm(_Norm):
-    """LN, RMS and GN, in C++ or Triton."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, padding: MaybeTensor, kernel: str, groups: int,
-        eps: float, centred: bool,
-    ) -> Tensor:
-        """See :func:`.functional.token_norm`."""
-        y, columns = operators(kernel)["token_forward"](x, padding, groups, eps, gamma, beta, centred)
-        ctx.save_for_backward(x, gamma, beta, padding, columns)
-        ctx.kernel, ctx.types, ctx.settings, ctx.centred = kernel, _types(gamma, beta), (groups, eps), centred
+    def forward(ctx: Any, x: Tensor, *args: Any) -> Tensor:
+        """The inputs are x, the parameters, the padding and the three functions."""
+        *parameters, padding, ctx.plain, forward, ctx.run_backward = args
+        y, saved = forward(x, padding, *parameters)
+        ctx.save_for_backward(x, padding, saved, *parameters)
+        ctx.types = types_of(*parameters)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
         """See the forward."""
-        x, gamma, beta, padding, columns = ctx.saved_tensors
-
-        def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            return functional.token_norm(x, padding, *ctx.settings, gamma, beta, ctx.centred)  # type: ignore[call-arg]
-
-        if _twice():
-            return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
-        backward = operators(ctx.kernel)["token_backward"]
-        return _Norm.gradients(
-            ctx, backward(dy.contiguous(), x, padding, *ctx.settings, gamma, ctx.centred, columns)
-        )
+        x, padding, saved, *parameters = ctx.saved_tensors
+        if twice():
+            return NormFunction.differentiable(ctx, lambda x, *rest: ctx.plain(x, padding, *rest), dy, x, *parameters)
+        return NormFunction.gradients(ctx, *ctx.run_backward(dy.contiguous(), x, padding, saved, *parameters))
 
 
-class BatchNorm(_Norm):
+def fused(
+    is_served: bool, plain: Callable[..., Tensor], forward: Callable[..., Any], backward: Callable[..., Any],
+    x: Tensor, padding: MaybeTensor, *parameters: MaybeTensor,
+) -> Tensor:
+    """``plain(x, padding, *parameters)``; where ``is_served``, by operators that compute it and its gradient.
+
+    ``forward`` has the same arguments and returns the output and a tensor for the backward, or None. ``backward`` gets
+    the gradient of the output in front and that tensor behind the padding, and returns the gradients of x and the
+    parameters. What torch makes of it otherwise, see :func:`takes_plain`, has the plain function.
+    """
+    if not is_served or takes_plain():
+        return plain(x, padding, *parameters)
+    if not torch.is_grad_enabled():
+        return forward(x.contiguous(), padding, *parameters)[0]
+    return _Fused.call(x.contiguous(), *parameters, padding, plain, forward, backward)
+
+
+def dense(padding: MaybeTensor) -> MaybeTensor:
+    """A mask without gaps, for operators that take no other."""
+    return None if padding is None else padding.contiguous()
+
+
+# Norms with an exact gradient and no state: the plain function, and the names of the operators.
+_EXACT: Dict[str, Tuple[Any, str, str]] = {
+    "evaluate": (functional.evaluate, "evaluate", "evaluate_backward"),
+    "token_norm": (functional.token_norm, "token_forward", "token_backward"),
+}
+
+
+def exact(
+    name: str, kernel: str, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor,
+    beta: MaybeTensor, *settings: Any,
+) -> Tensor:
+    """:func:`.functional.evaluate` or :func:`.functional.token_norm`, by what serves the input."""
+    function, forward_name, backward_name = _EXACT[name]
+    if torch.is_grad_enabled() and not takes_plain():  # running statistics may move before the backward
+        settings = tuple(value.clone() if isinstance(value, Tensor) else value for value in settings)
+
+    def plain(x: Tensor, padding: MaybeTensor, *affine: MaybeTensor) -> Tensor:
+        return function(x, padding, groups, eps, *affine, *settings)
+
+    def forward(x: Tensor, padding: MaybeTensor, *affine: MaybeTensor) -> Any:
+        found = operators(kernel)[forward_name](x, padding, groups, eps, *affine, *settings)
+        return found if isinstance(found, tuple) else (found, None)
+
+    def backward(dy: Tensor, x: Tensor, padding: MaybeTensor, saved: MaybeTensor, *affine: MaybeTensor) -> Any:
+        more = settings if saved is None else (*settings, saved)
+        return operators(kernel)[backward_name](dy, x, padding, groups, eps, affine[0], *more)
+
+    return fused(kernel != "plain", plain, forward, backward, x, padding, gamma, beta)
+
+
+class How(NamedTuple):
+    """How a training call is computed."""
+
+    kernel: str
+    pool: Optional[Pool]
+    moves: bool  # whether the forward moves running statistics
+    counts: bool  # whether the backward does
+    groups: int
+    eps: float
+
+    @property
+    def rows(self) -> Tuple[int, float]:
+        """What operators take behind x and padding."""
+        return self.groups, self.eps
+
+    def statistics(self, x: Tensor, padding: MaybeTensor, origin: MaybeTensor) -> MaybeTensor:
+        """Those of all processes, if there are several; centred ones if there is an ``origin``."""
+        if self.pool is None:
+            return None
+        own = operators(self.kernel)["statistics"](x, padding, *self.rows, origin is not None)
+        return self.pool.statistics(own, origin)
+
+    def gradient_sums(self, dy: Tensor, x: Tensor, padding: MaybeTensor, centre: MaybeTensor) -> MaybeTensor:
+        """Those of all processes, if there are several."""
+        if self.pool is None:
+            return None
+        return self.pool.total(operators(self.kernel)["gradient_sums"](dy, x, padding, *self.rows, centre))
+
+
+class BatchNorm(NormFunction):
     """BN, PN-V and BRN."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, padding: MaybeTensor,
+        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, padding: MaybeTensor, how: How,
         running_mean: MaybeTensor, running_power: Tensor, num_updates: Tensor,
-        kernel: str, pool: Optional[Pool], moves: bool, groups: int, eps: float,
         momentum: float, released: bool, warmup: int, rise: int,
     ) -> Tensor:
         """See :func:`.functional.batch_forward`."""
-        ops, given = operators(kernel), None
-        if pool is not None:
-            own = ops["statistics"](x, padding, groups, eps, running_mean is not None)
-            given = pool.statistics(own, running_mean)
-        state, settings = (running_mean, running_power, num_updates), (momentum, released, warmup, rise)
-        y, columns, scales = ops["batch_forward"](
-            x, padding, groups, eps, gamma, beta, *settings, *state, given, moves
+        settings, state = (momentum, released, warmup, rise), (running_mean, running_power, num_updates)
+        given = how.statistics(x, padding, running_mean)
+        y, columns, scales = operators(how.kernel)["batch_forward"](
+            x, padding, *how.rows, gamma, beta, *settings, *state, given, how.moves
         )
         ctx.save_for_backward(x, gamma, beta, padding, columns, scales)
-        ctx.kernel, ctx.pool, ctx.rows, ctx.types = kernel, pool, (groups, eps), _types(gamma, beta)
-        ctx.settings, ctx.state = settings, state
+        ctx.how, ctx.types, ctx.settings, ctx.state = how, types_of(gamma, beta), settings, state
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
         """See :func:`.functional.batch_backward`."""
         x, gamma, beta, padding, columns, scales = ctx.saved_tensors
-        if ctx.settings[-1] >= 0 or ctx.pool is not None:
-            _refuse_twice("BRN, or of statistics over several processes,")
+        how, centred = ctx.how, ctx.state[0] is not None
+        if ctx.settings[-1] >= 0 or how.pool is not None:
+            refuse_twice("BRN, or of statistics over several processes,")
 
-        def again(x: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
-            settings: Any = (*ctx.rows, gamma, beta, *ctx.settings, *ctx.state, None)
+        def again(x: Tensor, *affine: MaybeTensor) -> Tensor:
+            settings: Any = (*how.rows, *affine, *ctx.settings, *ctx.state, None)
             return functional.batch_forward(x, padding, *settings)[0]
 
-        if _twice():
-            return _Norm.differentiable(ctx, again, dy, x, gamma, beta)
-        ops, dy, centred, given = operators(ctx.kernel), dy.contiguous(), ctx.state[0] is not None, None
-        if ctx.pool is not None:
-            centre = columns[: x.shape[-1]] if centred else None
-            own = ops["gradient_sums"](dy, x, padding, *ctx.rows, centre)
-            given = ctx.pool.total(own)
-        return _Norm.gradients(
-            ctx, ops["batch_backward"](dy, x, padding, *ctx.rows, gamma, centred, columns, scales, given)
+        if twice():
+            return NormFunction.differentiable(ctx, again, dy, x, gamma, beta)
+        dy = dy.contiguous()
+        given = how.gradient_sums(dy, x, padding, columns[: x.shape[-1]] if centred else None)
+        grads = operators(how.kernel)["batch_backward"](
+            dy, x, padding, *how.rows, gamma, centred, columns, scales, given
         )
+        return NormFunction.gradients(ctx, *grads)
 
 
-class PowerNorm(_Norm):
+class PowerNorm(NormFunction):
     """PN. A graph gives one gradient: a second backward repeats the first and moves nothing."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, padding: MaybeTensor,
+        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, padding: MaybeTensor, how: How,
         running_psi2: Tensor, num_updates: Tensor, nu: Tensor, loss_scale: MaybeTensor,
-        kernel: str, pool: Optional[Pool], moves: bool, counts: bool, groups: int, eps: float,
         alpha_fwd: float, alpha_bwd: float, warmup: int, recipe: str,
     ) -> Tensor:
-        """See :func:`.functional.power_forward`. ``counts``: whether the backward moves nu."""
-        ops, name, given = operators(kernel), NAMES[recipe], None
+        """See :func:`.functional.power_forward`."""
+        ops, name, given, pool = operators(how.kernel), NAMES[recipe], None, how.pool
         late = pool is not None and warmup == 0 and recipe == "paper"  # the output needs no statistics of this batch
         if pool is not None and not late:
-            given = pool.total(ops[name + "statistics"](x, padding, groups, eps, False))
+            given = pool.total(ops[name + "statistics"](x, padding, *how.rows, False))
         y, columns, scales = ops[name + "power_forward"](
-            x, padding, groups, eps, gamma, beta, alpha_fwd, warmup, running_psi2, num_updates, given,
-            moves and not late,
+            x, padding, *how.rows, gamma, beta, alpha_fwd, warmup, running_psi2, num_updates, given,
+            how.moves and not late,
         )
         ctx.sums = None
         if pool is not None and late:
@@ -368,84 +423,73 @@ class PowerNorm(_Norm):
                 move([running_psi2], [torch.lerp(running_psi2, psi2, 1 - alpha_fwd)], sums[-1:], num_updates)
 
             _, psi2, count = columns.split([x.shape[-1], x.shape[-1], 1])
-            ctx.sums = pool.start(torch.cat([psi2 * count, count]), move_psi2 if moves else None)
+            ctx.sums = pool.start(torch.cat([psi2 * count, count]), move_psi2 if how.moves else None)
         ctx.save_for_backward(x, gamma, padding, columns, scales)
-        ctx.rows, ctx.settings = (groups, eps), (alpha_bwd, counts, name)
-        ctx.kernel, ctx.pool, ctx.types = kernel, pool, _types(gamma, beta)
-        ctx.nu, ctx.loss_scale, ctx.used_nu = nu, loss_scale, None
+        ctx.how, ctx.types, ctx.settings = how, types_of(gamma, beta), (alpha_bwd, name)
+        ctx.state, ctx.loss_scale, ctx.used = nu, loss_scale, None
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
         """See :func:`.functional.power_backward`."""
-        _refuse_twice("PN")
+        refuse_twice("PN")
         x, gamma, padding, columns, scales = ctx.saved_tensors
-        (alpha, moves, name), nu, loss_scale, pool = ctx.settings, ctx.nu, ctx.loss_scale, ctx.pool
-        if not compiling():  # a compiled graph refuses a second backward by itself
-            check_scale(loss_scale)
-            if ctx.used_nu is not None:
-                nu, moves = ctx.used_nu, False
+        (alpha, name), loss_scale, how = ctx.settings, ctx.loss_scale, ctx.how
+        nu, moves = NormFunction.backward_state(ctx)
         if ctx.sums is not None:
             sums = ctx.sums.wait()
             columns = torch.cat([columns[: x.shape[-1]], functional.mean(sums[:-1], sums[-1]), sums[-1:]])
-        dx, found = operators(ctx.kernel)[name + "power_backward"](
-            dy.contiguous(), x, padding, *ctx.rows, gamma, alpha, loss_scale, columns, scales, nu,
-            moves and pool is None,
+        dx, found = operators(how.kernel)[name + "power_backward"](
+            dy.contiguous(), x, padding, *how.rows, gamma, alpha, loss_scale, columns, scales, nu,
+            moves and how.pool is None,
         )
         of_gamma, of_beta, used_nu = found.unbind()
         if not compiling():
-            ctx.used_nu = used_nu
-        if pool is not None and moves:
+            ctx.used = used_nu
+        if how.pool is not None and moves:
 
             def move_nu(sums: Tensor) -> None:
                 new = functional.next_nu(nu, gamma, sums, columns, alpha, loss_scale)
                 move([nu], [new], columns[-1:])
 
-            pool.start(of_gamma.clone(), move_nu)
-            Variable._execution_engine.queue_callback(pool.settle)
+            how.pool.start(of_gamma.clone(), move_nu)
+            Variable._execution_engine.queue_callback(how.pool.settle)
         if ctx.types[0] is ctx.types[1] is not found.dtype and gamma is not None:
             of_gamma, of_beta = found[:2].to(ctx.types[0])  # one conversion for both
-        return _Norm.gradients(ctx, (dx, of_gamma, of_beta))
+        return NormFunction.gradients(ctx, dx, of_gamma, of_beta)
 
 
-class WindowNorm(_Norm):
+class WindowNorm(NormFunction):
     """MABN. As with PN, a second backward repeats the first."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, padding: MaybeTensor,
+        ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, padding: MaybeTensor, how: How,
         running_chi2: Tensor, psi2_window: Tensor, num_updates: Tensor, grad_window: Tensor, loss_scale: MaybeTensor,
-        kernel: str, pool: Optional[Pool], moves: bool, counts: bool, groups: int, eps: float,
         momentum: float, warmup: int,
     ) -> Tensor:
-        """See :func:`.functional.window_forward`. ``counts``: whether the backward moves its window."""
-        ops, given = operators(kernel), None
-        if pool is not None:
-            given = pool.total(ops["statistics"](x, padding, groups, eps, False))
-        y, columns, scales = ops["window_forward"](
-            x, padding, groups, eps, gamma, beta, momentum, warmup, running_chi2, psi2_window, num_updates, given, moves
+        """See :func:`.functional.window_forward`."""
+        settings, state = (momentum, warmup), (running_chi2, psi2_window, num_updates)
+        given = how.statistics(x, padding, None)
+        y, columns, scales = operators(how.kernel)["window_forward"](
+            x, padding, *how.rows, gamma, beta, *settings, *state, given, how.moves
         )
         ctx.save_for_backward(x, gamma, padding, columns, scales)
-        ctx.rows, ctx.counts, ctx.kernel, ctx.pool, ctx.types = (groups, eps), counts, kernel, pool, _types(gamma, beta)
-        ctx.window, ctx.loss_scale, ctx.used_window = grad_window, loss_scale, None
+        ctx.how, ctx.types = how, types_of(gamma, beta)
+        ctx.state, ctx.loss_scale, ctx.used = grad_window, loss_scale, None
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
         """See :func:`.functional.window_backward`."""
-        _refuse_twice("MABN")
+        refuse_twice("MABN")
         x, gamma, padding, columns, scales = ctx.saved_tensors
-        ops, dy, window, moves, given = operators(ctx.kernel), dy.contiguous(), ctx.window, ctx.counts, None
+        how, dy = ctx.how, dy.contiguous()
+        window, moves = NormFunction.backward_state(ctx)
         if not compiling():
-            check_scale(ctx.loss_scale)
-            if ctx.used_window is not None:
-                window, moves = ctx.used_window, False
-            ctx.used_window = window.clone()
-        if ctx.pool is not None:
-            given = ctx.pool.total(ops["gradient_sums"](dy, x, padding, *ctx.rows, None))
-        return _Norm.gradients(
-            ctx,
-            ops["window_backward"](
-                dy, x, padding, *ctx.rows, gamma, ctx.loss_scale, columns, scales, given, window, moves
-            ),
+            ctx.used = window.clone()
+        given = how.gradient_sums(dy, x, padding, None)
+        grads = operators(how.kernel)["window_backward"](
+            dy, x, padding, *how.rows, gamma, ctx.loss_scale, columns, scales, given, window, moves
         )
+        return NormFunction.gradients(ctx, *grads)

@@ -1,13 +1,12 @@
 """Power normalisation: PN-V (quadratic mean of the batch) and PN (Algorithm 2 of the paper)."""
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from torch import Tensor
 
 from powernorm_fairseq.norms import ops
 from powernorm_fairseq.norms.base import BatchStatisticsNorm
-from powernorm_fairseq.norms.replay import Call
-from powernorm_fairseq.norms.settings import RECIPES, check_at_least, check_choice, check_fraction
+from powernorm_fairseq.norms.context import Call
 from powernorm_fairseq.norms.sync import Pool
 
 
@@ -33,27 +32,19 @@ class PowerNormV(BatchStatisticsNorm):
 
     def __init__(self, num_features: int, *, alpha_fwd: float = 0.9, **common: Any) -> None:
         super().__init__(num_features, **common)
-        check_fraction("alpha_fwd", alpha_fwd)
-        self.alpha_fwd = alpha_fwd
+        self._set(alpha_fwd=alpha_fwd)
 
     def running_statistics(self) -> Tuple[Optional[Tensor], Tensor]:
         """No mean, and the squared divisor that evaluation uses."""
         return None, self._buffers["running_psi2"]
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
-        psi2, (weight, bias) = call.state["running_psi2"], self._affine()
-        return ops.BatchNorm.call(
-            x, weight, bias, call.padding, None, psi2, call.state["num_updates"],
-            ops.implementation(self.kernel, x, weight, bias, psi2), pool, call.moves, self.scale_groups, self._eps,
-            1 - self.alpha_fwd, False, 0, -1,
-        )
+        state = None, call.state["running_psi2"], call.state["num_updates"]
+        return ops.BatchNorm.call(*self._inputs(x, call, pool), *state, 1 - self.alpha_fwd, False, 0, -1)
 
     def average_over(self, batches: int) -> None:
         """See the base."""
         self.alpha_fwd = 1 - 1 / batches
-
-    def _settings(self) -> Dict[str, Any]:
-        return {**super()._settings(), "alpha_fwd": self.alpha_fwd}
 
 
 class PowerNorm(PowerNormV):
@@ -100,29 +91,22 @@ class PowerNorm(PowerNormV):
         self,
         num_features: int,
         *,
-        alpha_fwd: float = 0.9,
         alpha_bwd: float = 0.9,
         warmup_updates: int = 0,
         recipe: str = "paper",
         **common: Any,
     ) -> None:
-        super().__init__(num_features, alpha_fwd=alpha_fwd, **common)
-        check_fraction("alpha_bwd", alpha_bwd)
-        check_at_least("warmup_updates", warmup_updates, 0)
-        check_choice("recipe", recipe, RECIPES)
-        self.alpha_bwd = alpha_bwd
-        self.warmup_updates = warmup_updates
-        self.recipe = recipe
+        super().__init__(num_features, **common)
+        self._set(alpha_bwd=alpha_bwd, warmup_updates=warmup_updates, recipe=recipe)
         self._warm_batches: Optional[int] = None  # at least so many are left of the warm-up; None: not known
 
     def _train(self, x: Tensor, call: Call, pool: Optional[Pool]) -> Tensor:
-        psi2, (weight, bias) = call.state["running_psi2"], self._affine()
-        kernel = "plain" if self.recipe == "release" else ops.implementation(self.kernel, x, weight, bias, psi2)
-        return ops.PowerNorm.call(
-            x, weight, bias, call.padding, psi2, call.state["num_updates"], self._buffers["nu"], call.loss_scale,
-            kernel, pool, call.moves, call.counts, self.scale_groups, self._eps,
-            self.alpha_fwd, self.alpha_bwd, self._warmup(call, kernel, pool), self.recipe,
-        )
+        *inputs, how = self._inputs(x, call, pool)
+        state = call.state["running_psi2"], call.state["num_updates"], self._buffers["nu"], call.loss_scale
+        settings = self.alpha_fwd, self.alpha_bwd, self._warmup(call, how.kernel, pool), self.recipe
+        if self.recipe == "release":
+            how = how._replace(kernel="plain")
+        return ops.PowerNorm.call(*inputs, how, *state, *settings)
 
     def _warmup(self, call: Call, kernel: str, pool: Optional[Pool]) -> int:
         """The length of the warm-up; 0 once it is known to be over, which saves work on a GPU and in a pool.
@@ -153,7 +137,3 @@ class PowerNorm(PowerNormV):
 
     def _from_release(self, name: str, value: Tensor) -> Tensor:
         return value * (1 - self.alpha_bwd) if name == "ema_gz" else value
-
-    def _settings(self) -> Dict[str, Any]:
-        own = {"alpha_bwd": self.alpha_bwd, "warmup_updates": self.warmup_updates, "recipe": self.recipe}
-        return {**super()._settings(), **own}

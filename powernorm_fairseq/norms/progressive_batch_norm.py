@@ -4,13 +4,12 @@ import warnings
 from typing import Any, Dict, Optional, Tuple
 
 import torch
-from torch import Tensor, jit, nn
+from torch import Tensor, nn
 
 from powernorm_fairseq.norms import functional, ops
 from powernorm_fairseq.norms.batch_norm import BatchNorm
+from powernorm_fairseq.norms.context import Call
 from powernorm_fairseq.norms.functional import MaybeTensor
-from powernorm_fairseq.norms.replay import Call
-from powernorm_fairseq.norms.settings import check_at_least
 from powernorm_fairseq.norms.sync import Pool
 
 
@@ -39,35 +38,20 @@ class ProgressiveBatchNorm(BatchNorm):
     ln_weight: Optional[nn.Parameter]
     ln_bias: Optional[nn.Parameter]
     eta: Optional[nn.Parameter]
+    _momentum = {"paper": 0.1, "release": 0.1}
 
     def __init__(
-        self, num_features: int, *, updates: Optional[int] = None, eta_start: float = 1.0,
-        momentum: Optional[float] = None, **common: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(num_features, momentum=0.1 if momentum is None else momentum, **common)
+        self, num_features: int, *, updates: Optional[int] = None, eta_start: float = 1.0, **common: Any
+    ) -> None:
+        super().__init__(num_features, **common)
         if updates is None:
             raise ValueError("updates is not given; prepbn needs the number of batches in which LN becomes BN")
-        check_at_least("updates", updates, 1)
-        self.updates = updates
+        self._set(updates=updates, eta_start=eta_start)
         self.register_buffer("fall_updates", torch.tensor(updates, device=common.get("device")))
-        self.eta_start = eta_start
         self.fixed_share: Optional[float] = None  # while statistics are estimated anew
-        like = {"device": common.get("device"), "dtype": common.get("dtype")}
-        offset = self.affine and self.bias is not None
-        for name, size, is_there in (
-            ("ln_weight", num_features, self.affine),
-            ("ln_bias", num_features, offset),
-            ("eta", 1, self.affine),
-        ):
-            self.register_parameter(name, nn.Parameter(torch.empty(size, **like)) if is_there else None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Sets factors to one, offsets to zero, eta to where it starts, and forgets every batch."""
-        super().reset_parameters()
-        for parameter, start in ((self.ln_weight, 1.0), (self.ln_bias, 0.0), (self.eta, self.eta_start)):
-            if parameter is not None:
-                nn.init.constant_(parameter, start)
+        self._make("ln_weight", num_features, 1.0, self.weight)
+        self._make("ln_bias", num_features, 0.0, self.bias)
+        self._make("eta", 1, eta_start, self.weight)
 
     def share_of_ln(self, num_updates: Optional[Tensor] = None) -> Tensor:
         """Lambda for the batch after so many; by default, after those seen."""
@@ -86,16 +70,13 @@ class ProgressiveBatchNorm(BatchNorm):
         running = (state["running_mean"], state["running_var"], state["num_updates"])
         parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
         if self._fused(x, state["running_var"]):
-            padding = None if call.padding is None else call.padding.contiguous()
             settings = (self._eps, self.momentum, self.eta_start)
-            return _Mixed.call(x, *parameters, share, padding, *running, pool, call.moves, *settings)
+            return _Mixed.call(x, *parameters, share, ops.dense(call.padding), *running, pool, call.moves, *settings)
 
         def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
-            return ops.BatchNorm.call(
-                s, gamma, beta, call.padding, *running,
-                ops.implementation(self.kernel, s, gamma, beta, state["running_var"]), pool, call.moves, 0, self._eps,
-                self.momentum, False, 0, -1,
-            )
+            kernel = ops.implementation(self.kernel, s, gamma, beta, state["running_var"])
+            how = ops.How(kernel, pool, call.moves, call.counts, 0, self._eps)
+            return ops.BatchNorm.call(s, gamma, beta, call.padding, how, *running, self.momentum, False, 0, -1)
 
         return self._mixed(x, call.padding, share, batch_norm)
 
@@ -108,8 +89,7 @@ class ProgressiveBatchNorm(BatchNorm):
             parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
             rstd = (self.running_var + self._eps).rsqrt()
             columns = _columns(share, self.running_mean, rstd, self.eta_start, *parameters)
-            padding = None if padding is None else padding.contiguous()
-            return torch.ops.powernorm.mixed_forward.default(x.contiguous(), padding, self._eps, *columns)[0]
+            return torch.ops.powernorm.mixed_forward.default(x.contiguous(), ops.dense(padding), self._eps, *columns)[0]
 
         def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
             return functional.evaluate(s, padding, 0, self._eps, gamma, beta, *self.running_statistics())
@@ -119,7 +99,7 @@ class ProgressiveBatchNorm(BatchNorm):
     def _fused(self, x: Tensor, statistics: Tensor) -> bool:
         """Whether C++ serves the input."""
         served = ops.implementation(self.kernel, x, *self._affine(), statistics) == "cpp"
-        return served and self.scale_groups == 0 and not ops.compiling() and not jit.is_tracing()
+        return served and self.scale_groups == 0 and not ops.takes_plain()
 
     def _mixed(self, x: Tensor, padding: MaybeTensor, share: Tensor, batch_norm: Any) -> Tensor:
         """The formula; factors and offsets are multiplied by lambda, so that no tensor of tokens has to be."""
@@ -136,10 +116,7 @@ class ProgressiveBatchNorm(BatchNorm):
         y = batch_norm(s, times(self.weight, 1 - share, ones), times(self.bias, 1 - share))
         gamma, beta = times(self.ln_weight, share, ones), times(self.ln_bias, share)
         kernel = ops.implementation(self.kernel, s, gamma, beta)
-        if kernel == "plain" or ops.compiling() or jit.is_tracing():
-            y = y + functional.token_norm(s, padding, 1, self._eps, gamma, beta, True)
-        else:
-            y = y + ops.TokenNorm.call(s, gamma, beta, padding, kernel, 1, self._eps, True)
+        y = y + ops.exact("token_norm", kernel, s, padding, 1, self._eps, gamma, beta, True)
         eta = s.new_full((1,), self.eta_start) if self.eta is None else self.eta.to(s.dtype)
         y = torch.addcmul(y, s, (1 - share) * eta)
         if padding is not None:  # zero there already, but the gradient has to be kept from eta
@@ -171,9 +148,6 @@ class ProgressiveBatchNorm(BatchNorm):
             )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def _settings(self) -> Dict[str, Any]:
-        return {**super()._settings(), "updates": self.updates, "eta_start": self.eta_start}
-
 
 def _columns(
     share: Tensor, centre: Tensor, rstd: Tensor, eta_start: float, gamma: MaybeTensor, beta: MaybeTensor,
@@ -189,7 +163,7 @@ def _columns(
     return first, second, third if ln_beta is None else third + share * ln_beta.to(rstd.dtype)
 
 
-class _Mixed(ops._Norm):
+class _Mixed(ops.NormFunction):
     """The same in C++: a sweep for the batch's statistics, and one for the rest."""
 
     @staticmethod
@@ -212,13 +186,13 @@ class _Mixed(ops._Norm):
             ops.move([running_mean, running_var], new, count, num_updates)
         parameters, found = (gamma, beta, ln_gamma, ln_beta, eta), (saved, columns[0], centre, rstd, count)
         ctx.save_for_backward(x, *parameters, share, padding, *found)
-        ctx.pool, ctx.eps, ctx.eta_start = pool, eps, eta_start
+        ctx.pool, ctx.eps, ctx.eta_start, ctx.types = pool, eps, eta_start, ops.types_of(*parameters)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
         """BN's gradient and that of eta x are columns times dy, x and one; LN's is that of a token."""
-        ops._refuse_twice("PRepBN in C++ (kernel='eager' has it)")
+        ops.refuse_twice("PRepBN in C++ (kernel='eager' has it)")
         x, *parameters, share, padding, saved, of_ln, centre, rstd, count = ctx.saved_tensors
         gamma, _, _, _, eta = parameters
         dy, rest = dy.contiguous(), 1 - share
@@ -231,5 +205,4 @@ class _Mixed(ops._Norm):
         products, total = own.split(x.shape[-1])
         of_eta = (rest * (products + centre * total).sum()).view(1)
         found = (rest * products * rstd, rest * total, share * along, share * total, of_eta)
-        grads = [None if own is None else grad.to(own.dtype) for own, grad in zip(parameters, found)]
-        return (dx, *grads, *[None] * (len(ctx.needs_input_grad) - 6))
+        return ops.NormFunction.gradients(ctx, dx, *found)

@@ -3,12 +3,12 @@
 from typing import Any, Tuple
 
 import torch
-from torch import Tensor, jit, nn
+from torch import Tensor
 
 from powernorm_fairseq.norms import functional, ops
 from powernorm_fairseq.norms.base import Norm
+from powernorm_fairseq.norms.context import Call
 from powernorm_fairseq.norms.functional import MaybeTensor
-from powernorm_fairseq.norms.replay import Call
 
 
 class ScaleNorm(Norm):
@@ -26,21 +26,22 @@ class ScaleNorm(Norm):
 
     def __init__(self, num_features: int, **common: Any) -> None:
         super().__init__(num_features, **{**common, "bias": False})
-        if self.weight is not None:
-            self.weight = nn.Parameter(self.weight.new_empty(1))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Sets the length to that of numbers of size one."""
-        if self.weight is not None:
-            nn.init.constant_(self.weight, self.num_features**0.5)
+        self._make("weight", 1, num_features**0.5, self.weight)  # the length of numbers of size one
 
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
-        g, padding = self._affine()[0], call.padding
-        if ops.implementation(self.kernel, x, g, None) != "cpp" or ops.compiling() or jit.is_tracing():
-            return scale_norm(x, padding, self._eps, g)
-        padding = None if padding is None else padding.contiguous()
-        return _Scale.call(x.contiguous(), g, None, padding, self._eps)
+        eps, g = self._eps, self._affine()[0]
+
+        def plain(x: Tensor, padding: MaybeTensor, g: MaybeTensor) -> Tensor:
+            return scale_norm(x, padding, eps, g)
+
+        def forward(x: Tensor, padding: MaybeTensor, g: MaybeTensor) -> Tuple[Tensor, None]:
+            return torch.ops.powernorm.scale_forward.default(x, ops.dense(padding), eps, float(_length(x, g))), None
+
+        def backward(dy: Tensor, x: Tensor, padding: MaybeTensor, saved: None, g: MaybeTensor) -> Any:
+            return torch.ops.powernorm.scale_backward.default(dy, x, ops.dense(padding), eps, float(_length(x, g)))
+
+        is_served = ops.implementation(self.kernel, x, g, None) == "cpp"
+        return ops.fused(is_served, plain, forward, backward, x, call.padding, g)
 
 
 def scale_norm(x: Tensor, padding: MaybeTensor, eps: float, g: MaybeTensor) -> Tensor:
@@ -53,23 +54,3 @@ def scale_norm(x: Tensor, padding: MaybeTensor, eps: float, g: MaybeTensor) -> T
 
 def _length(x: Tensor, g: MaybeTensor) -> Any:
     return x.shape[-1] ** 0.5 if g is None else g.to(functional.statistics_type(x.dtype))
-
-
-class _Scale(ops._Norm):
-    """The same in C++."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, g: MaybeTensor, beta: None, padding: MaybeTensor, eps: float) -> Tensor:
-        """See :func:`scale_norm`."""
-        ctx.save_for_backward(x, g, padding)
-        ctx.eps, ctx.length = eps, float(_length(x, g))
-        return torch.ops.powernorm.scale_forward.default(x, padding, eps, ctx.length)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
-        """See the forward."""
-        x, g, padding = ctx.saved_tensors
-        if ops._twice():
-            return ops._Norm.differentiable(ctx, lambda x, g, _: scale_norm(x, padding, ctx.eps, g), dy, x, g, None)
-        dx, of_g = torch.ops.powernorm.scale_backward.default(dy.contiguous(), x, padding, ctx.eps, ctx.length)
-        return dx, None if g is None else of_g.to(g.dtype), None, None, None

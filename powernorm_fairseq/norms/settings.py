@@ -1,9 +1,32 @@
 """Checks of the settings of a norm; each failure is one sentence that names the setting and what is allowed."""
 
-from typing import Any, Sequence
+from typing import Any, Dict, Sequence
 
 RECIPES = ("paper", "release")
 LAYER_SCALES = ("none", "layer", "head")
+# What a setting may be, by its name, which means the same in every norm.
+CHOICES = {"recipe": RECIPES, "layer_scale": LAYER_SCALES}
+FRACTIONS = ("alpha_fwd", "alpha_bwd", "momentum")
+POSITIVE = ("eps", "alpha_start")
+LEAST = {
+    "num_features": 1, "window": 1, "updates": 1,
+    "warmup_updates": 0, "rise_updates": 0, "penalty_mean": 0, "penalty_var": 0,
+}  # fmt: skip
+
+
+def check_settings(settings: Dict[str, Any]) -> None:
+    """Refuses bad values. None stands for what a norm has by default."""
+    for name, value in settings.items():
+        if name in CHOICES:
+            check_choice(name, value, CHOICES[name])
+        elif value is None:
+            continue
+        elif name in FRACTIONS:
+            check_fraction(name, value)
+        elif name in POSITIVE:
+            check_positive(name, value)
+        elif name in LEAST:
+            check_at_least(name, value, LEAST[name])
 
 
 def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:

@@ -1,13 +1,18 @@
-"""Norms of each token by itself: LayerNorm, RMSNorm, GroupNorm. They have no state, and padding reaches nobody."""
+"""Norms of each token by itself, LayerNorm, RMSNorm and GroupNorm, and functions of single numbers in their place.
 
-from typing import Any, Dict
+They have no state, and padding reaches nobody.
+"""
 
+from typing import Any, Optional, Tuple
+
+import torch
 import torch.nn.functional as F
-from torch import Tensor, jit
+from torch import Tensor, nn
 
 from powernorm_fairseq.norms import functional, ops
 from powernorm_fairseq.norms.base import Norm
-from powernorm_fairseq.norms.replay import Call
+from powernorm_fairseq.norms.context import Call
+from powernorm_fairseq.norms.functional import MaybeTensor
 from powernorm_fairseq.norms.settings import check_groups
 
 
@@ -27,13 +32,11 @@ class LayerNorm(Norm):
     _centred = True
 
     def _normalise(self, x: Tensor, call: Call) -> Tensor:
-        (weight, bias), rows = self._affine(), (self.groups, self._eps)
+        weight, bias = self._affine()
         if call.padding is None and self.groups == 1 and self._centred and (weight is None or weight.dtype == x.dtype):
             return F.layer_norm(x, (self.num_features,), weight, bias, self._eps)  # torch's own, without padding
         kernel = ops.implementation(self.kernel, x, weight, bias)
-        if kernel == "plain" or ops.compiling() or jit.is_tracing():
-            return functional.token_norm(x, call.padding, *rows, weight, bias, self._centred)
-        return ops.TokenNorm.call(x.contiguous(), weight, bias, call.padding, kernel, *rows, self._centred)
+        return ops.exact("token_norm", kernel, x, call.padding, self.groups, self._eps, weight, bias, self._centred)
 
 
 class RMSNorm(LayerNorm):
@@ -70,7 +73,80 @@ class GroupNorm(LayerNorm):
     def __init__(self, num_features: int, *, groups: int = 1, **common: Any) -> None:
         super().__init__(num_features, **common)
         check_groups(groups, num_features)
-        self.groups = groups
+        self._set(groups=groups)
 
-    def _settings(self) -> Dict[str, Any]:
-        return {"groups": self.groups, **super()._settings()}
+
+class DynamicTanh(Norm):
+    r"""A learnt squashing of each number: DyT (`Zhu et al., 2025 <https://arxiv.org/abs/2503.10622>`_).
+
+    .. math:: y = \gamma \tanh(\alpha x) + \beta
+
+    Args:
+        num_features: size :math:`C` of the last dimension.
+        alpha_start: the number :math:`\alpha`, one for the layer, at the start of the training. Default: 0.5
+        **common: see :class:`~powernorm_fairseq.norms.base.Norm`. Without ``affine``, :math:`\alpha` is fixed.
+
+    Example: ``DynamicTanh(512)(x, padding_mask)``
+    """
+
+    alpha: Optional[nn.Parameter]
+    shift: Optional[nn.Parameter]
+    _shifted = False
+
+    def __init__(self, num_features: int, *, alpha_start: float = 0.5, **common: Any) -> None:
+        super().__init__(num_features, **common)
+        self._set(alpha_start=alpha_start)
+        self._make("alpha", 1, alpha_start, self.weight)
+        self._make("shift", 1, 0.0, self.weight if self._shifted else None)
+
+    def _normalise(self, x: Tensor, call: Call) -> Tensor:
+        start, erf = self.alpha_start, self._shifted
+        weight, bias = self._affine()
+
+        def numbers(alpha: MaybeTensor, shift: MaybeTensor) -> Tuple[float, float]:
+            return start if alpha is None else float(alpha), 0.0 if shift is None else float(shift)
+
+        def plain(x: Tensor, padding: MaybeTensor, *parameters: MaybeTensor) -> Tensor:
+            return squashed(x, padding, *parameters, start, erf)  # type: ignore[call-arg, arg-type]
+
+        def forward(x: Tensor, padding: MaybeTensor, *parameters: MaybeTensor) -> Tuple[Tensor, None]:
+            settings = (*parameters[:2], *numbers(*parameters[2:]), erf)
+            return torch.ops.powernorm.pointwise_forward.default(x, ops.dense(padding), *settings), None
+
+        def backward(dy: Tensor, x: Tensor, padding: MaybeTensor, saved: None, *parameters: MaybeTensor) -> Any:
+            settings = (parameters[0], *numbers(*parameters[2:]), erf)
+            *found, of_numbers = torch.ops.powernorm.pointwise_backward.default(dy, x, ops.dense(padding), *settings)
+            return (*found, of_numbers[:1], of_numbers[1:])
+
+        is_served = ops.implementation(self.kernel, x, weight, bias) == "cpp"
+        parameters = (weight, bias, self.alpha, self.shift)
+        return ops.fused(is_served, plain, forward, backward, x, call.padding, *parameters)
+
+
+def squashed(
+    x: Tensor, padding: MaybeTensor, gamma: MaybeTensor, beta: MaybeTensor, alpha: MaybeTensor, shift: MaybeTensor,
+    alpha_start: float, erf: bool,
+) -> Tensor:
+    """The formulas of DyT and, with ``erf``, of Derf."""
+    tokens = functional.tokens_of(x, padding)
+    u = tokens.s * (alpha_start if alpha is None else alpha.to(tokens.s.dtype))
+    if shift is not None:
+        u = u + shift.to(u.dtype)
+    return functional.output(functional.affine(torch.erf(u) if erf else torch.tanh(u), gamma, beta), tokens, x)
+
+
+class DynamicErf(DynamicTanh):
+    r"""A learnt squashing of each number: Derf (`Chen et al., 2025 <https://arxiv.org/abs/2512.10938>`_).
+
+    .. math:: y = \gamma \, \mathrm{erf}(\alpha x + s) + \beta
+
+    Args:
+        num_features: size :math:`C` of the last dimension.
+        alpha_start: the number :math:`\alpha`, one for the layer, at the start; :math:`s` starts at 0. Default: 0.5
+        **common: see :class:`~powernorm_fairseq.norms.base.Norm`. Without ``affine``, :math:`\alpha` and :math:`s` are
+            fixed.
+
+    Example: ``DynamicErf(512)(x, padding_mask)``
+    """
+
+    _shifted = True

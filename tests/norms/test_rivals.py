@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from powernorm_fairseq.norms import build_norm, fold_norm, take_penalty, unified_norm
+from powernorm_fairseq.norms import build_norm, fold_norm, take_penalty, window_norms
 from tests.norms import reference
 from tests.norms.batches import bare_norm, random_affine, random_batch, training_step
 from tests.processes import run_processes
@@ -185,7 +185,7 @@ UN_CASES = {
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("case", UN_CASES)
 def test_un_equals_the_formulas(case, padded, monkeypatch):
-    monkeypatch.setattr(unified_norm, "FIRST_STEPS", 6)
+    monkeypatch.setattr(window_norms, "FIRST_STEPS", 6)
     settings = UN_CASES[case]
     options = {"warmup_updates": settings.get("warmup", 0), **{k: v for k, v in settings.items() if k != "warmup"}}
     norm = random_affine(bare_norm("un", 6, **options)).double()
@@ -207,7 +207,7 @@ def test_un_equals_the_formulas(case, padded, monkeypatch):
 
 @pytest.mark.parametrize("case", UN_CASES)
 def test_un_in_float32_equals_float64(case, monkeypatch):
-    monkeypatch.setattr(unified_norm, "FIRST_STEPS", 6)
+    monkeypatch.setattr(window_norms, "FIRST_STEPS", 6)
     settings = UN_CASES[case]
     options = {"warmup_updates": settings.get("warmup", 0), **{k: v for k, v in settings.items() if k != "warmup"}}
     norm = random_affine(bare_norm("un", 6, **options))

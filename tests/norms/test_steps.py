@@ -5,7 +5,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from powernorm_fairseq.norms import training_step
-from powernorm_fairseq.norms.replay import in_backward
+from powernorm_fairseq.norms.context import in_backward
 from tests.norms.batches import bare_norm, random_affine, random_batch
 from tests.norms.batches import training_step as step
 

@@ -230,6 +230,52 @@ def test_evaluation_has_a_gradient(name, options, kernel):
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", BATCH_NORMS)
+def test_a_step_between_an_evaluation_and_its_backward_changes_no_gradient(name, kernel):
+    norm, (x, dy, mask) = make(name, kernel=kernel), batch(0)
+    own = x.clone().requires_grad_()
+    y = norm.eval()(own, mask)
+    (expected,) = torch.autograd.grad(y, own, dy, retain_graph=True)
+    step(norm, 10 * x, dy, mask)
+    assert torch.equal(torch.autograd.grad(y, own, dy)[0], expected)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("name", norm_names())
+def test_derivatives_by_torch_func_and_forward_mode_in_evaluation(name, mode):
+    if VERSION < (2, 0):
+        pytest.skip("torch.func came with torch 2.0")
+    norm, (x, dy, _) = make(name), batch(0)
+    step(norm, x, dy)
+    norm.eval()
+    wide, h = copy.deepcopy(norm).double(), 1e-6
+    with mode():
+        expected = (wide(x.double() + h * dy) - wide(x.double() - h * dy)) / (2 * h)
+        with torch.autograd.forward_ad.dual_level():
+            y = norm(torch.autograd.forward_ad.make_dual(x, dy))
+            tangent = torch.autograd.forward_ad.unpack_dual(y).tangent
+        for found in (tangent, torch.func.jvp(norm, (x,), (dy,))[1]):
+            torch.testing.assert_close(found.double(), expected.detach(), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(torch.vmap(norm)(x), norm(x))
+    own = x.clone().requires_grad_()
+    norm(own).pow(3).sum().backward()
+    torch.testing.assert_close(torch.func.grad(lambda x: norm(x).pow(3).sum())(x), own.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BATCH_NORMS)
+def test_other_derivatives_in_training_are_refused(name):
+    """Their gradient is one that they define, or has statistics to move."""
+    if VERSION < (2, 0):
+        pytest.skip("torch.func came with torch 2.0")
+    norm, (x, dy, _) = make(name), batch(0)
+    for mode in (torch.no_grad, torch.enable_grad):
+        with mode(), torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
+            norm(torch.autograd.forward_ad.make_dual(x, dy))
+        with mode(), pytest.raises(RuntimeError, match="functorch transforms"):
+            torch.vmap(norm)(x)
+
+
 # ---------------------------------------------------------------- parameters that are not plain ones
 
 

@@ -1,17 +1,18 @@
 """The operators of ../ops.py in Triton, for GPUs. Importing this imports triton: the package does so when it is needed.
 
 ``../functional.py`` says what each operator computes. After its warm-up PN takes three launches forward and three
-backward: the rows, the columns, and moving what runs. What the other norms do with columns is left to torch, by the
-formulas of ``functional.py`` where they can be had without rows. No value travels to the host.
+backward: the rows, the columns, and moving what runs. The other batch norms are those of ``functional.py`` themselves,
+over the rows of :class:`Batch`: what they do with columns is left to torch. No value travels to the host.
 """
 
+from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import triton
 from torch import Tensor
 
-from powernorm_fairseq.norms import functional
+from powernorm_fairseq.norms import functional, ops
 from powernorm_fairseq.norms.functional import MaybeTensor
 from powernorm_fairseq.norms.kernels import TRITON_TYPES
 from powernorm_fairseq.norms.kernels import triton_kernels as tk
@@ -34,8 +35,10 @@ def column_of(tensor: MaybeTensor, width: int, name: str) -> MaybeTensor:
     return tensor.contiguous()
 
 
-def floats(tensor: Tensor, size: int, name: str) -> Tensor:
-    """A tensor that has to be float32, without gaps, and of this size."""
+def floats(tensor: Any, size: int, name: str) -> Any:
+    """A tensor that has to be float32, without gaps, and of this size, if there is one."""
+    if tensor is None:
+        return None
     check(tensor.dtype == torch.float32, f"{name} must be float32")
     check(tensor.is_contiguous(), f"{name} must be contiguous")
     check(tensor.numel() == size, f"{name} has {tensor.numel()} elements; it must have {size}")
@@ -49,7 +52,10 @@ def counter(tensor: Tensor) -> Tensor:
 
 
 class Batch:
-    """The rows of a batch, and the passes over them. ``scales`` are those of an earlier pass, if there was one."""
+    """The rows of a batch as :class:`.functional.Tokens` has them, by passes of kernels over them.
+
+    ``scales`` are those of an earlier pass, if there was one; ``keep`` keeps those of this one.
+    """
 
     means: MaybeTensor
     padding: MaybeTensor
@@ -72,17 +78,18 @@ class Batch:
             padding = padding.view(torch.uint8) if padding.dim() == 2 else padding.reshape(1, -1).view(torch.uint8)
             self.padding, self.strides = padding, (max(1, padding.shape[1]), *padding.stride())
         self.known = groups > 0 and scales is not None
-        self.scales = None if scales is None or groups == 0 else floats(scales, self.rows * groups, "scales")
+        self.factors = None if scales is None or groups == 0 else floats(scales, self.rows * groups, "scales")
         if keep:
-            self.scales = self.new(self.rows, groups) if groups > 0 else None
+            self.factors = self.new(self.rows, groups) if groups > 0 else None
 
     def new(self, *shape: int) -> Tensor:
         """Room for statistics."""
         return torch.empty(shape, dtype=torch.float32, device=self.x.device)
 
-    def kept_scales(self) -> Tensor:
+    @property
+    def scales(self) -> Tensor:
         """The factors of the layer-scale for the backward."""
-        return self.new(0) if self.scales is None else self.scales
+        return self.new(0) if self.factors is None else self.factors
 
     def _pass(self, kernel: Any, *args: Any) -> None:
         """Runs a kernel over all rows, if there are any."""
@@ -91,7 +98,7 @@ class Batch:
             scales = "none" if self.groups == 0 else "known" if self.known else "computed"
             sizes = (self.rows, grid.block_rows, self.width, self.groups, grid.width)
             tile = (scales, grid.tile_rows, grid.tile_columns)
-            rows = (self.padding, self.scales, self.means, *sizes, *self.strides, self.eps, *tile)
+            rows = (self.padding, self.factors, self.means, *sizes, *self.strides, self.eps, *tile)
             tk.launch(kernel, (grid.blocks, grid.slices), self.x, self.x, *args, *rows, num_warps=grid.warps)
 
     def _columns(self, kernel: Any, *args: Any) -> None:
@@ -103,13 +110,28 @@ class Batch:
         """Squares are divided before they are added up: as a sum, those of large numbers overflow."""
         return 1 / max(1, self.rows)
 
+    def normalised(self, centre: MaybeTensor, std: Tensor, gamma: MaybeTensor, beta: MaybeTensor) -> Tensor:
+        """gamma * (s - centre) / std + beta."""
+        return self.forward(centre, None, functional.times_gamma(1 / std, gamma), beta)[0]
+
+    def gradient_sums(self, dy: Tensor, centre: MaybeTensor) -> Tuple[Tensor, ...]:
+        """Sums of dy * (s - centre) and of dy."""
+        return self.of_parameters(self.backward(dy, centre, None, None, dx=False)[1]).unbind()
+
+    def gradient(
+        self, dy: Tensor, centre: MaybeTensor, g: MaybeTensor, rstd: Tensor, slope: Tensor, offset: MaybeTensor = None
+    ) -> Tensor:
+        """The gradient of x from dL/ds = (g * dy - slope * (s - centre) * rstd - offset) * rstd."""
+        return self.backward(dy, centre, g, rstd, slope, offset, sums=False)[0]
+
     def forward(
         self, centre: MaybeTensor, power: MaybeTensor, gamma: MaybeTensor, beta: MaybeTensor, squares: bool = False
     ) -> Tuple[Tensor, "Squares"]:
         """``gamma * (s - centre) / sqrt(power + eps) + beta``; and the squares, if they are asked for."""
         y, found = torch.empty_like(self.x), self._squares() if squares else Squares(None, None, 0, 0.0)
-        columns = [column_of(gamma, self.width, "gamma"), column_of(beta, self.width, "beta")]
-        self._pass(tk.forward_kernel, centre, power, *columns, None, y, found.sums, found.counts, 0, self.share)
+        columns = [floats(centre, self.width, "centre"), floats(power, self.width, "power")]
+        columns += [column_of(gamma, self.width, "gamma"), column_of(beta, self.width, "beta")]
+        self._pass(tk.forward_kernel, *columns, None, y, found.sums, found.counts, 0, self.share)
         return y, found
 
     def _squares(self) -> "Squares":
@@ -122,7 +144,7 @@ class Batch:
         found = self._squares()
         nothing = (None, None, None, None)
         self._pass(tk.forward_kernel, *nothing, num_updates, None, found.sums, found.counts, warmup, self.share)
-        self.known = self.scales is not None and num_updates is None
+        self.known = self.factors is not None and num_updates is None
         return found
 
     def quadratic_mean(self) -> Tuple[Tensor, Tensor]:
@@ -140,12 +162,12 @@ class Batch:
         origins, means, squares = (self.new(blocks, self.width) for _ in range(3))
         counts = self.new(blocks)
         self._pass(tk.moments_kernel, origins, means, squares, counts, self.share)
-        self.known = self.scales is not None
+        self.known = self.factors is not None
         found, unit = self.new(2 * self.width + 1), float(max(1, self.rows))
         self._columns(tk.moments_columns_kernel, origins, means, squares, counts, found, blocks, self.width, unit)
         return found.split([self.width, self.width, 1])
 
-    def gradient(
+    def backward(
         self, dy: Tensor, centre: MaybeTensor, gamma: MaybeTensor, rstd: MaybeTensor, slope: MaybeTensor = None,
         offset: MaybeTensor = None, loss_scale: MaybeTensor = None, dx: bool = True, sums: bool = True,
     ) -> Tuple[Any, Any]:  # None for what is not asked for
@@ -154,7 +176,7 @@ class Batch:
         check(right, "dy must be contiguous, and of the size and type of x")
         to = torch.empty_like(self.x) if dx else None
         found = self.new(2, self.grid.blocks, self.width) if sums else None
-        gamma = column_of(gamma, self.width, "gamma")
+        gamma, centre = column_of(gamma, self.width, "gamma"), floats(centre, self.width, "centre")
         self._pass(tk.gradient_kernel, dy, centre, gamma, rstd, slope, offset, loss_scale, to, found)
         return to, found
 
@@ -168,10 +190,6 @@ class Batch:
         columns = (sums, rstd, gamma, saved, nu, loss_scale, found)
         self._columns(tk.gradient_columns_kernel, *columns, self.grid.blocks, self.width, weight)
         return found
-
-    def no_rows(self) -> Tensor:
-        """A batch of this kind without rows: what :mod:`.functional` computes from it concerns columns alone."""
-        return self.x.new_empty(0, self.width)
 
 
 class Squares(NamedTuple):
@@ -188,34 +206,13 @@ def move(buffers: Sequence[Tensor], new: Sequence[Tensor], count: Tensor, num_up
     pairs: List[Optional[Tensor]] = [None] * 4
     sizes = [0, 0]
     for i, (buffer, value) in enumerate(zip(buffers, new)):
-        pairs[2 * i : 2 * i + 2], sizes[i] = (buffer, value), buffer.numel()
-    tk.launch(tk.move_kernel, (1,), count, count, num_updates, *pairs, *sizes, tk.CHUNK)
+        sizes[i] = buffer.numel()
+        pairs[2 * i : 2 * i + 2] = [floats(tensor, sizes[i], "a statistic") for tensor in (buffer, value.contiguous())]
+    updates = None if num_updates is None else counter(num_updates)
+    tk.launch(tk.move_kernel, (1,), count, count, updates, *pairs, *sizes, tk.CHUNK)
 
 
 # ---------------------------------------------------------------- operators
-
-
-def statistics(x: Tensor, padding: MaybeTensor, groups: int, eps: float, centred: bool) -> Tensor:
-    """See :func:`.functional.statistics`."""
-    batch = Batch(x, padding, groups, eps)
-    if not centred:
-        psi2, count = batch.quadratic_mean()
-        return torch.cat([psi2 * count, count])
-    centre, variance, count = batch.moments()
-    return torch.cat([centre, variance * count, count, torch.full_like(count, batch.rows)])
-
-
-def gradient_sums(
-    dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, centre: MaybeTensor
-) -> Tensor:
-    """See :func:`.functional.gradient_sums`."""
-    batch = Batch(x, padding, groups, eps)
-    _, sums = batch.gradient(dy, _floats(centre, batch.width, "centre"), None, None, dx=False)
-    return batch.of_parameters(sums).view(-1)
-
-
-def _floats(tensor: MaybeTensor, size: int, name: str) -> MaybeTensor:
-    return None if tensor is None else floats(tensor, size, name)
 
 
 def evaluate(
@@ -224,7 +221,6 @@ def evaluate(
 ) -> Tensor:
     """See :func:`.functional.evaluate`."""
     batch = Batch(x, padding, groups, eps)
-    centre, power = _floats(centre, batch.width, "centre"), _floats(power, batch.width, "power")
     return batch.forward(centre, power, gamma, beta)[0]
 
 
@@ -235,56 +231,8 @@ def evaluate_backward(
     """The gradients of :func:`evaluate`."""
     batch = Batch(x, padding, groups, eps)
     rstd = None if power is None else torch.rsqrt(floats(power, batch.width, "power") + eps)
-    dx, sums = batch.gradient(dy, _floats(centre, batch.width, "centre"), gamma, rstd)
+    dx, sums = batch.backward(dy, centre, gamma, rstd)
     return (dx, *batch.of_parameters(sums, rstd))
-
-
-def batch_forward(
-    x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, beta: MaybeTensor,
-    momentum: float, released: bool, warmup: int, rise: int,
-    running_mean: MaybeTensor, running_power: Tensor, num_updates: Tensor, given: MaybeTensor, moves: bool,
-) -> Three:
-    """See :func:`.functional.batch_forward`."""
-    batch, count = Batch(x, padding, groups, eps, keep=True), None
-    width, centred = batch.width, running_mean is not None
-    state = (_floats(running_mean, width, "running_mean"), floats(running_power, width, "running_power"))
-    if given is None:  # means as if they were of one token: as sums, large squares overflow
-        *means, count = batch.moments() if centred else batch.quadratic_mean()
-        one, ratio = torch.ones_like(count), [batch.rows / count.clamp(min=1)] if centred else []
-        given = torch.cat([*means, one, *ratio])
-    settings = (momentum, released, warmup, rise)
-    _, columns, _, new, all_count = functional.batch_forward(
-        batch.no_rows(), None, groups, eps, None, None, *settings, *state, counter(num_updates), given
-    )
-    if count is not None:
-        all_count = count
-        columns[4 * width :].copy_(torch.cat([count, torch.full_like(count, batch.rows) if released else count]))
-    centre, rstd, r, d, _ = columns.split([width] * 4 + [2])
-    if rise >= 0:
-        rstd, beta = rstd * r, functional.affine(d, gamma, beta)
-    y, _ = batch.forward(centre if centred else None, None, functional.times_gamma(rstd, gamma), beta)
-    if moves:
-        move([buffer for buffer in state if buffer is not None], new, all_count, num_updates)
-    return y, columns, batch.kept_scales()
-
-
-def batch_backward(
-    dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, centred: bool,
-    columns: Tensor, scales: Tensor, given: MaybeTensor, extra: MaybeTensor = None,
-) -> Three:
-    """See :func:`.functional.batch_backward`."""
-    batch, width = Batch(x, padding, groups, eps, scales), x.shape[-1]
-    centre, rstd, r, d, count, spread = floats(columns, 4 * width + 2, "columns").split([width] * 4 + [1, 1])
-    middle = centre if centred else None
-    own, own_total = batch.of_parameters(batch.gradient(dy, middle, None, None, dx=False)[1])
-    products, total = (own, own_total) if given is None else floats(given, 2 * width, "given").split(width)
-    g = functional.times_gamma(r, gamma)
-    slope = functional.mean(g * products * rstd, spread)  # mean of G * X^
-    offset = functional.mean(g * total, count) if centred else None  # mean of G
-    if extra is not None:
-        slope, offset = slope - extra[width:] / rstd.square(), offset - extra[:width] / rstd
-    dx, _ = batch.gradient(dy, middle, g, rstd, slope, offset, sums=False)
-    return dx, own * rstd * r + own_total * d, own_total
 
 
 def power_forward(
@@ -309,7 +257,7 @@ def power_forward(
     batch._columns(tk.power_columns_kernel, *columns, *numbers, found.unit, 1 - alpha, eps)
     if moves:
         move([running_psi2], [new], saved[2 * width :], t)
-    return y, saved, batch.kept_scales()
+    return y, saved, batch.scales
 
 
 def power_backward(
@@ -319,59 +267,12 @@ def power_backward(
     """See :func:`.functional.power_backward`."""
     batch, width = Batch(x, padding, groups, eps, scales), x.shape[-1]
     saved, nu = floats(columns, 2 * width + 1, "columns"), floats(nu, width, "nu")
-    loss_scale = _floats(loss_scale, 1, "loss_scale")
-    dx, sums = batch.gradient(dy, None, gamma, saved, nu, loss_scale=loss_scale)
+    loss_scale = floats(loss_scale, 1, "loss_scale")
+    dx, sums = batch.backward(dy, None, gamma, saved, nu, loss_scale=loss_scale)
     found = batch.of_parameters(sums, saved, gamma, saved, nu, loss_scale, 1 - alpha)
     if moves:
         move([nu], [found[3]], saved[2 * width :])
     return dx, found[:3]
-
-
-def window_forward(
-    x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor, beta: MaybeTensor,
-    momentum: float, warmup: int, running_chi2: Tensor, psi2_window: Tensor, num_updates: Tensor,
-    given: MaybeTensor, moves: bool,
-) -> Three:
-    """See :func:`.functional.window_forward`."""
-    batch, count = Batch(x, padding, groups, eps, keep=True), None
-    width, size = batch.width, psi2_window.numel() // batch.width
-    check(size > 0, "the window is empty")
-    state = (floats(running_chi2, width, "running_chi2"), floats(psi2_window, size * width, "window"))
-    if given is None:
-        psi2, count = batch.quadratic_mean()
-        given = torch.cat([psi2, torch.ones_like(count)])
-    _, columns, _, new, all_count = functional.window_forward(
-        batch.no_rows(), None, groups, eps, None, None, momentum, warmup, *state, counter(num_updates), given
-    )
-    if count is not None:
-        all_count = count
-        columns[2 * width + 2 :].copy_(count)
-    y, _ = batch.forward(None, None, functional.times_gamma(columns[:width] * columns[width : 2 * width], gamma), beta)
-    if moves:
-        move(state, new, all_count, num_updates)
-    return y, columns, batch.kept_scales()
-
-
-def window_backward(
-    dy: Tensor, x: Tensor, padding: MaybeTensor, groups: int, eps: float, gamma: MaybeTensor,
-    loss_scale: MaybeTensor, columns: Tensor, scales: Tensor, given: MaybeTensor, grad_window: Tensor, moves: bool,
-) -> Three:
-    """See :func:`.functional.window_backward`."""
-    batch, width = Batch(x, padding, groups, eps, scales), x.shape[-1]
-    size = grad_window.numel() // width
-    rchi, r, own, _, count = floats(columns, 2 * width + 3, "columns").split([width, width, 1, 1, 1])
-    own_sums = batch.of_parameters(batch.gradient(dy, None, None, None, dx=False)[1])
-    (products, total), sums = own_sums, own_sums.view(-1) if given is None else floats(given, 2 * width, "given")
-    empty, window = batch.no_rows(), floats(grad_window, size * width, "grad_window")
-    *_, (new,), count = functional.window_backward(
-        empty, empty, None, groups, eps, gamma, loss_scale, columns, scales, sums, window
-    )
-    g, scale = functional.times_gamma(r, gamma), 1.0 if loss_scale is None else loss_scale
-    used = torch.where(own > 0, functional.mean(g * sums[:width] * rchi, count), new.mean(0) * scale)
-    dx, _ = batch.gradient(dy, None, g, rchi, used, sums=False)
-    if moves:
-        move([window], [new], count)
-    return dx, products * r * rchi, total
 
 
 def token_forward(
@@ -381,7 +282,7 @@ def token_forward(
     batch = Batch(x, padding, groups, eps)
     check(groups > 0, "there must be a group")
     columns = batch.new(2, batch.rows, groups)
-    batch.means, batch.scales = columns[0] if centred else None, columns[1]
+    batch.means, batch.factors = columns[0] if centred else None, columns[1]
     return batch.forward(None, None, gamma, beta)[0], columns
 
 
@@ -394,14 +295,14 @@ def token_backward(
     means, scales = floats(columns, columns.numel(), "columns").view(2, -1)
     batch = Batch(x, padding, groups, eps, scales)
     batch.means = means if centred else None
-    dx, sums = batch.gradient(dy, None, gamma, None)
+    dx, sums = batch.backward(dy, None, gamma, None)
     return (dx, *batch.of_parameters(sums))
 
 
 OPERATORS: Dict[str, Any] = {
     function.__name__: function
-    for function in (
-        statistics, gradient_sums, evaluate, evaluate_backward, batch_forward, batch_backward, power_forward,
-        power_backward, window_forward, window_backward, token_forward, token_backward,
-    )
+    for function in (evaluate, evaluate_backward, power_forward, power_backward, token_forward, token_backward)
 }
+for _name in ("statistics", "gradient_sums", "batch_forward", "batch_backward", "window_forward", "window_backward"):
+    _rows = partial(Batch, keep=True) if _name.endswith("_forward") else Batch
+    OPERATORS[_name] = ops.operator(_name, partial(getattr(functional, _name), rows=_rows), move)
