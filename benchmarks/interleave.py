@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import random
@@ -35,14 +36,8 @@ def interleave(
 ) -> Dict[str, Times]:
     """Measures all candidates in every round, in an order that changes from round to round.
 
-    Args:
-        candidates: name -> a function that runs once and returns the seconds of each of its parts.
-        rounds: rounds that count.
-        warmup: rounds before them that do not.
-        seed: of the orders.
-
-    Returns:
-        Name -> part -> seconds, one for each round.
+    A candidate is a function that runs once and returns the seconds of each of its parts. Returns, for each name and
+    part, the seconds of each round that counts.
     """
     order, generator = list(candidates), random.Random(seed)
     times: Dict[str, Times] = {name: {} for name in candidates}
@@ -79,6 +74,20 @@ def stopwatch(device: str = "cpu") -> Callable[[], float]:
         return time.perf_counter()
 
     return now
+
+
+def in_processes(function: Callable[..., None], count: int, *arguments: Any) -> Any:
+    """Calls ``function(*arguments, rank, queue)`` in so many fresh processes; returns what one put into the queue."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    processes = [context.Process(target=function, args=(*arguments, rank, queue)) for rank in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise SystemExit(f"{Path(sys.argv[0]).stem}: a process failed; its message is above")
+    return queue.get()
 
 
 def cores() -> int:
@@ -118,13 +127,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], text_columns: in
 
 
 def goal(what: str, limit: float, measured: Dict[str, Optional[float]]) -> Dict[str, Any]:
-    """A goal of the project beside what was measured.
-
-    Args:
-        what: the goal in words.
-        limit: the highest ratio that meets it.
-        measured: where -> ratio, none if it could not be measured here.
-    """
+    """A goal of the project: in words, the highest ratio that meets it, and the ratio at each place, if known."""
     known = [value for value in measured.values() if value is not None]
     met = all(value <= limit for value in known) if known and len(known) == len(measured) else None
     return {"goal": what, "limit": limit, "measured": measured, "met": met}
@@ -166,14 +169,8 @@ def number(text: str) -> int:
     return int(text)
 
 
-def make_parser(description: str, rounds: int, warmup: int) -> argparse.ArgumentParser:
-    """The arguments that all benchmarks have.
-
-    Args:
-        description: for ``--help``.
-        rounds: how many count, unless the user says otherwise.
-        warmup: rounds before them.
-    """
+def make_parser(description: Optional[str], rounds: int, warmup: int = 1) -> argparse.ArgumentParser:
+    """The arguments that all benchmarks have; so many rounds count, and some before them do not."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=number, help=f"rounds that count (default: {rounds}; 3 with --quick)")
     parser.add_argument("--quick", action="store_true", help="a small problem and few rounds, to see that it runs")
@@ -183,8 +180,13 @@ def make_parser(description: str, rounds: int, warmup: int) -> argparse.Argument
     return parser
 
 
-def parse(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]]) -> argparse.Namespace:
-    """The arguments, with the rounds filled in, and files that cannot be meant refused before anything is measured."""
+def run(
+    parser: argparse.ArgumentParser,
+    argv: Optional[Sequence[str]],
+    measure: Callable[[argparse.Namespace], Dict[str, Any]],
+    markdown: Callable[[Dict[str, Any]], str],
+) -> int:
+    """A whole benchmark: measures, or reads what was measured before, and prints; returns the exit status."""
     args = parser.parse_args(argv)
     if args.json and args.json.exists():
         parser.error(f"--json: {args.json} exists; remove it or name another file")
@@ -194,29 +196,13 @@ def parse(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]]) -> arg
         parser.error(f"--from-json: there is no file {args.from_json}")
     args.rounds = args.rounds or (3 if args.quick else args.usual_rounds)
     args.warmup_rounds = 1 if args.quick else args.usual_warmup
-    return args
-
-
-def write_json(path: Path, facts: Dict[str, Any]) -> None:
-    """Writes the numbers aside, then renames the file."""
-    aside = path.with_name(path.name + ".part")
-    aside.write_text(json.dumps(facts, indent=1) + "\n")
-    os.replace(str(aside), str(path))
-
-
-def run(
-    parser: argparse.ArgumentParser,
-    argv: Optional[Sequence[str]],
-    measure: Callable[[argparse.Namespace], Dict[str, Any]],
-    markdown: Callable[[Dict[str, Any]], str],
-) -> int:
-    """A whole benchmark: measures, or reads what was measured before, and prints; returns the exit status."""
-    args = parse(parser, argv)
     if args.from_json:
-        print(markdown(json.loads(args.from_json.read_text())))
-        return 0
-    facts = {"machine": machine(), **measure(args)}
+        facts = json.loads(args.from_json.read_text())
+    else:
+        facts = {"machine": machine(), **measure(args)}
     print(markdown(facts))
     if args.json:
-        write_json(args.json, facts)
+        aside = args.json.with_name(args.json.name + ".part")
+        aside.write_text(json.dumps(facts, indent=1) + "\n")
+        os.replace(str(aside), str(args.json))
     return 0

@@ -7,19 +7,22 @@ their ratio. Memory is the peak of the process above what it held before the cal
 
 import argparse
 import ctypes
-import json
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from torch import Tensor
 
+from benchmarks import interleave
 from powernorm_fairseq.models.multilinear import multilinear, naive_multilinear
+
+WIDTH, FEATURES, TOKENS = 40, 256, 2560  # of queries, keys and values; of the output; in a batch
 
 
 def memory(field: str) -> int:
@@ -42,72 +45,54 @@ def measure(form: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Dict[str, 
         tensor.grad = None
     reset_peak()
     before, start = memory("VmRSS"), time.process_time()
-    output = form(*inputs)
-    middle = time.process_time()
-    output.sum().backward()
-    return {
-        "forward": middle - start,
-        "both": time.process_time() - start,
-        "bytes": memory("VmHWM") - before,
-    }
+    form(*inputs).sum().backward()
+    return {"both": time.process_time() - start, "bytes": memory("VmHWM") - before}
 
 
 def compare(n: int, args: argparse.Namespace) -> Dict[str, Any]:
     """Medians of both forms at one length, and their ratios."""
     generator = torch.Generator().manual_seed(n)
-    batch = max(1, args.tokens // n)
-    shapes = [(batch, args.width, n)] * 3 + [(args.features, n * n)]
+    batch = max(1, TOKENS // n)
+    shapes = [(batch, WIDTH, n)] * 3 + [(FEATURES, n * n)]
     inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
-    forms = {"naive": naive_multilinear, "factorised": multilinear}
-    runs: Dict[str, List[Dict[str, float]]] = {name: [] for name in forms}
-    for turn in range(args.turns + 1):
-        for name, form in forms.items():
-            figures = measure(form, inputs)
-            if turn:  # the first is for warming up
-                runs[name].append(figures)
-    result: Dict[str, Any] = {"n": n, "batch": batch}
-    for name, figures in runs.items():
-        result[name] = {key: statistics.median(figure[key] for figure in figures) for key in figures[0]}
-    result["ratio"] = {key: result["naive"][key] / result["factorised"][key] for key in ("forward", "both", "bytes")}
-    return result
+    forms = {"naive": partial(measure, naive_multilinear, inputs), "factorised": partial(measure, multilinear, inputs)}
+    figures = interleave.interleave(forms, args.rounds, args.warmup_rounds)
+    medians = {name: {key: statistics.median(own[key]) for key in own} for name, own in figures.items()}
+    ratio = {key: value / medians["factorised"][key] for key, value in medians["naive"].items()}
+    return {"n": n, "batch": batch, **medians, "ratio": ratio}
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument("--lengths", type=int, nargs="+", default=[32, 80, 160], metavar="N", help="of the context")
-    parser.add_argument("--width", type=int, default=40, metavar="R", help="of queries, keys and values")
-    parser.add_argument("--features", type=int, default=256, metavar="C", help="of the output")
-    parser.add_argument("--tokens", type=int, default=2560, metavar="N", help="in a batch")
-    parser.add_argument("--turns", type=int, default=5, metavar="N", help="measurements of each form")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of torch")
-    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+    parser = interleave.make_parser(__doc__, rounds=5)
+    parser.add_argument("--lengths", type=interleave.numbers, metavar="N,N", help="of the context (default: 32,80,160)")
     return parser
 
 
+def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
+    """The numbers of all lengths."""
+    torch.set_num_threads(1)
+    lengths = args.lengths or ([8] if args.quick else [32, 80, 160])
+    return {"results": [compare(n, args) for n in lengths]}
+
+
+def markdown(facts: Dict[str, Any]) -> str:
+    """The table."""
+    header = ["n", "batch", "forward + backward, naive", "factorised", "ratio"]
+    rows = []
+    for row in facts["results"]:
+        line = [str(row["n"]), str(row["batch"])]
+        for key, unit, form in (("both", 1e-3, "{:.0f} ms"), ("bytes", 2**20, "{:.0f} MiB")):
+            line += [form.format(row[name][key] / unit) for name in ("naive", "factorised")]
+            line.append(f"{row['ratio'][key]:.1f}")
+        rows.append(line)
+    table = interleave.table([*header, "peak memory, naive", "factorised", "ratio"], rows, text_columns=0)
+    return interleave.describe(facts["machine"]) + "\n\n" + table
+
+
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Measures and prints a table; returns the exit status."""
-    args = build_parser().parse_args(argv)
-    torch.set_num_threads(args.threads)
-    results = []
-    for n in args.lengths:
-        print(f"n = {n}", file=sys.stderr, flush=True)
-        results.append(compare(n, args))
-    if args.json:
-        print(json.dumps(results, indent=2))
-        return 0
-    print("| n | batch | forward + backward, naive | factorised | ratio | peak memory, naive | factorised | ratio |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for result in results:
-        naive, ours, ratio = result["naive"], result["factorised"], result["ratio"]
-        print(
-            f"| {result['n']} | {result['batch']} | {naive['both'] * 1e3:.0f} ms | {ours['both'] * 1e3:.0f} ms "
-            f"| {ratio['both']:.1f} | {naive['bytes'] / 2**20:.0f} MiB | {ours['bytes'] / 2**20:.0f} MiB "
-            f"| {ratio['bytes']:.1f} |"
-        )
-    return 0
+    """Measures and prints."""
+    return interleave.run(build_parser(), argv, measure_all, markdown)
 
 
 if __name__ == "__main__":

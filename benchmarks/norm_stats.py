@@ -8,23 +8,27 @@ and the ratio that follows for a whole training.
 """
 
 import argparse
-import random
 import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
+from benchmarks import interleave
 from benchmarks.sync import build
 from powernorm_fairseq.diagnostics.storage import FILE
 from powernorm_fairseq.diagnostics.training import Recorder
+from powernorm_fairseq.norms import norm_names
 
 KINDS = ("plain", "no hooks", "averages", "record")
+UPDATES = {"no hooks": 1, "averages": 999, "record": 1000}  # of an interval of 1000
+SENTENCES, LENGTH = 32, 25  # in the batch; tokens in the longest
 
 
 def step(model: torch.nn.Module, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -39,26 +43,27 @@ def step(model: torch.nn.Module, tokens: torch.Tensor, lengths: torch.Tensor) ->
 def measure(args: argparse.Namespace, norm: str, folder: Path) -> Dict[str, float]:
     """Seconds of each kind of step, the ratio, and the mean size of a record in bytes."""
     torch.manual_seed(1)
-    random.seed(1)  # each turn has its own order
     model = build(args.arch, norm).train()
-    tokens = torch.randint(4, 1000, (args.sentences, args.length))
-    lengths = torch.randint(args.length // 2, args.length + 1, (args.sentences,))
-    tokens[torch.arange(args.length) >= lengths.unsqueeze(1)] = 1  # padding
+    tokens = torch.randint(4, 1000, (SENTENCES, LENGTH))
+    lengths = torch.randint(LENGTH // 2, LENGTH + 1, (SENTENCES,))
+    tokens[torch.arange(LENGTH) >= lengths.unsqueeze(1)] = 1  # padding
     recorder = Recorder(folder, interval=1000)
-    times: Dict[str, List[float]] = {kind: [] for kind in KINDS}
-    for turn in range(args.steps + 1):
-        updates = {"no hooks": 1000 * turn + 1, "averages": 1000 * turn + 999, "record": 1000 * (turn + 1)}
-        for kind in random.sample(KINDS, len(KINDS)):
-            if kind == "plain" and recorder.probes is not None:
-                recorder.probes.detach()
-            start = time.process_time()
-            if kind != "plain":
-                recorder.begin_step(model, updates[kind], stands_in=False)
-            loss = step(model, tokens, lengths)
-            if kind != "plain":
-                recorder.end_step(loss, tokens.numel(), scaled=False)
-            if turn > 0:  # the first turn warms up
-                times[kind].append(time.process_time() - start)
+    turns = {kind: 0 for kind in KINDS}
+
+    def run(kind: str) -> Dict[str, float]:
+        if kind == "plain" and recorder.probes is not None:
+            recorder.probes.detach()
+        start = time.process_time()
+        if kind != "plain":
+            recorder.begin_step(model, 1000 * turns[kind] + UPDATES[kind], stands_in=False)
+        loss = step(model, tokens, lengths)
+        if kind != "plain":
+            recorder.end_step(loss, tokens.numel(), scaled=False)
+        turns[kind] += 1
+        return {"step": time.process_time() - start}
+
+    found = interleave.interleave({kind: partial(run, kind) for kind in KINDS}, args.rounds, args.warmup_rounds)
+    times = {kind: own["step"] for kind, own in found.items()}
     plain = statistics.median(times["plain"])
     added = {
         kind: statistics.median(one - other for one, other in zip(taken, times["plain"]))
@@ -77,31 +82,39 @@ def measure(args: argparse.Namespace, norm: str, folder: Path) -> Dict[str, floa
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument("--norms", default="bn,pnv,pn", help="norms to measure")
-    parser.add_argument("--arch", default="powernorm_tiny", help="the model")
-    parser.add_argument("--sentences", type=int, default=32, help="sentences in the batch")
-    parser.add_argument("--length", type=int, default=25, help="tokens in the longest sentence")
-    parser.add_argument("--interval", type=int, default=50, help="updates between two records")
-    parser.add_argument("--steps", type=int, default=40, help="steps of each kind")
+    parser = interleave.make_parser(__doc__, rounds=40)
+    norms = interleave.choices(norm_names(), "norm")
+    parser.add_argument("--norms", type=norms, default=["bn", "pnv", "pn"], metavar="A,B", help="default: bn,pnv,pn")
+    parser.add_argument("--arch", default="powernorm_tiny", help="the model (default: %(default)s)")
+    every = "updates between two records (default: %(default)s)"
+    parser.add_argument("--interval", type=interleave.number, default=50, help=every)
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Measures and prints the table."""
-    args = build_parser().parse_args(argv)
+def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
+    """The numbers of all norms."""
     torch.set_num_threads(1)
-    columns = [*(f"{kind}, ms" for kind in KINDS), f"ratio at interval {args.interval}", "bytes a record"]
-    print(f"| norm | {' | '.join(columns)} |")
-    print("|" + " --- |" * (len(KINDS) + 3))
-    for norm in args.norms.split(","):
+    results = []
+    for norm in args.norms:
         with tempfile.TemporaryDirectory() as folder:
-            row = measure(args, norm, Path(folder))
-        shown = " | ".join(f"{1e3 * row[kind]:.1f}" for kind in KINDS)
-        print(f"| {norm} | {shown} | {row['ratio']:.4f} | {row['bytes']:.0f} ({row['norms']} norms) |", flush=True)
-    return 0
+            results.append({"norm": norm, **measure(args, norm, Path(folder))})
+    return {"interval": args.interval, "results": results}
+
+
+def markdown(facts: Dict[str, Any]) -> str:
+    """The table."""
+    header = ["norm", *(f"{kind}, ms" for kind in KINDS), f"ratio at interval {facts['interval']}", "bytes a record"]
+    rows = [
+        [row["norm"], *(f"{1e3 * row[kind]:.1f}" for kind in KINDS), f"{row['ratio']:.4f}",
+         f"{row['bytes']:.0f} ({row['norms']} norms)"]
+        for row in facts["results"]
+    ]  # fmt: skip
+    return interleave.describe(facts["machine"]) + "\n\n" + interleave.table(header, rows)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Measures and prints."""
+    return interleave.run(build_parser(), argv, measure_all, markdown)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,11 @@ class Shape(NamedTuple):
         """Tokens in the longest sentence."""
         return 32 if self.positions % 32 == 0 else 20
 
+    def padding_mask(self) -> Tensor:
+        """The same each time; see :func:`padding_mask`."""
+        torch.manual_seed(1)
+        return padding_mask(self.length, self.positions // self.length)
+
     def __str__(self) -> str:
         return f"{self.positions}x{self.width}/{self.groups}"
 
@@ -101,17 +106,11 @@ def padding_mask(length: int, sentences: int) -> Tensor:
     return (torch.arange(length) < (length - lengths).unsqueeze(1)).t()
 
 
-def _padding_share(shape: Shape) -> float:
-    torch.manual_seed(1)
-    return round(padding_mask(shape.length, shape.positions // shape.length).float().mean().item(), 3)
-
-
 def candidates(
     shape: Shape, dtype: torch.dtype, norms: Sequence[str], kernels: Sequence[str], device: str
 ) -> List[Candidate]:
     """Torch's norms and ours, on one batch; the reference comes first."""
-    torch.manual_seed(1)
-    mask = padding_mask(shape.length, shape.positions // shape.length).to(device)
+    mask = shape.padding_mask().to(device)
     x = (2 * torch.randn(*mask.shape, shape.width)).to(device=device, dtype=dtype).requires_grad_()
     rows = x.detach().view(-1, shape.width).requires_grad_()
     torchs = {LAYER_NORM: nn.LayerNorm, RMS_NORM: getattr(nn, "RMSNorm", None), BATCH_NORM: nn.BatchNorm1d}
@@ -216,8 +215,7 @@ def measure(shape: Shape, dtype: str, threads: int, args: argparse.Namespace) ->
     runners = {candidate.label: runner(candidate, now, args.steps) for candidate in found}
     times = interleave.interleave(runners, args.rounds, args.warmup_rounds)
     saved = {candidate.label: saved_bytes(candidate) for candidate in found}
-    labels = {candidate.name: candidate.label for candidate in found if candidate.kernel == "torch"}
-    rows = []
+    reference, rows = found[0].label, []
     for candidate in found:
         own = times[candidate.label]
         rows.append(
@@ -230,12 +228,9 @@ def measure(shape: Shape, dtype: str, threads: int, args: argparse.Namespace) ->
                 "kernel": candidate.kernel,
                 "mask": candidate.mask,
                 "ms": {part: 1e3 * statistics.median(own[part]) for part in PARTS},
-                "ratios": {
-                    name: {part: list(interleave.compare(own[part], times[labels[name]][part])) for part in PARTS}
-                    for name in (LAYER_NORM, BATCH_NORM)
-                },
+                "ratios": {part: list(interleave.compare(own[part], times[reference][part])) for part in PARTS},
                 "saved_bytes": saved[candidate.label],
-                "saved_ratio": saved[candidate.label] / saved[labels[LAYER_NORM]],
+                "saved_ratio": saved[candidate.label] / saved[reference],
             }
         )
     return rows
@@ -244,55 +239,52 @@ def measure(shape: Shape, dtype: str, threads: int, args: argparse.Namespace) ->
 def goals(facts: Dict[str, Any]) -> List[Dict[str, Any]]:
     """The project's goals for the norms alone: float32, with and without a mask, every number of threads."""
     fused = next((kernel for kernel in facts["kernels"] if kernel != "eager"), "eager")
-    rows = [row for row in facts["results"] if row["dtype"] == "float32" and row["kernel"] == fused]
+    rows = [row for row in facts["results"] if row["dtype"] == "float32" and row["kernel"] in (fused, "torch")]
 
-    def at(norms: Sequence[str], scale: str, to: str, part: str, least: int = 0, below: int = 10**9) -> Dict[str, Any]:
-        """Where -> what was measured for some norms of a range of widths."""
-        found = {}
+    def to(
+        norms: str, scale: str, *others: str, part: str = "training", widths: range = range(10**9)
+    ) -> Dict[str, Optional[float]]:
+        """Where -> the time of a norm over that of others, one after the other; each is a name and a layer-scale."""
+        found: Dict[str, Optional[float]] = {}
         for row in rows:
-            width = Shape.parse(row["shape"]).width
-            if row["norm"] in norms and row["layer_scale"] == scale and least <= width < below:
-                mask = "mask" if row["mask"] == "yes" else "no mask"
-                where = f"{row['norm']} {width}, {mask}, {row['threads']} thr."
-                found[where] = row["saved_ratio"] if part == "saved" else row["ratios"][to][part][0]
-        return found
-
-    def beside(norm: str, scale: str, *others: Tuple[str, str]) -> Dict[str, Any]:
-        """Where -> the time of a training step of a norm over that of others, one after the other."""
-        every = [row for row in facts["results"] if row["dtype"] == "float32" and row["kernel"] in (fused, "torch")]
-        found = {}
-        for row in rows:
-            if (row["norm"], row["layer_scale"]) != (norm, scale):
+            shape = Shape.parse(row["shape"])
+            if row["norm"] not in norms.split() or row["layer_scale"] != scale or shape.width not in widths:
                 continue
-            same = [other for other in every if (other["shape"], other["threads"]) == (row["shape"], row["threads"])]
-            same = [other for other in same if other["kernel"] == "torch" or other["mask"] == row["mask"]]
-            times = [other["ms"]["training"] for other in same if (other["norm"], other["layer_scale"]) in others]
-            if len(times) == len(others):
+            same = [other for other in rows if (other["shape"], other["threads"]) == (row["shape"], row["threads"])]
+            times = {
+                f"{other['norm']} {other['layer_scale']}".strip(): other["ms"][part]
+                for other in same
+                if other["kernel"] == "torch" or other["mask"] == row["mask"]
+            }
+            if all(other in times for other in others):
                 mask = "mask" if row["mask"] == "yes" else "no mask"
-                where = f"{Shape.parse(row['shape']).width}, {mask}, {row['threads']} thr."
-                found[where] = row["ms"]["training"] / sum(times)
+                where = f"{row['norm']} {shape.width}, {mask}, {row['threads']} thr."
+                found[where] = row["ms"][part] / sum(times[other] for other in others)
         return found
 
-    later = ["dyt", "derf", "scalenorm"]
+    narrow, wide = range(512), range(512, 10**9)
+    saved = {
+        f"pn {Shape.parse(row['shape']).width}, mask: {row['mask']}": row["saved_ratio"]
+        for row in rows
+        if row["norm"] == "pn"
+    }
     found = [
-        (f"training, pn to {LAYER_NORM}, width 512 and more", 0.95, at(["pn"], "head", LAYER_NORM, "training", 512)),
-        (f"training, pn to {LAYER_NORM}, smaller width", 1.05, at(["pn"], "head", LAYER_NORM, "training", 0, 512)),
-        (f"inference, pn to {LAYER_NORM}", 0.8, at(["pn"], "head", LAYER_NORM, "inference")),
-        (f"evaluation mode with gradients, pn to {LAYER_NORM}", 1.1, at(["pn"], "head", LAYER_NORM, "frozen")),
-        (f"training, ln, rms, gn to {LAYER_NORM}", 1.2, at(["ln", "rms", "gn"], "none", LAYER_NORM, "training")),
-        (f"training, bn, pnv to {BATCH_NORM}", 1.0, at(["bn", "pnv"], "none", BATCH_NORM, "training")),
-        (f"training, brn and mabn to {BATCH_NORM}", 1.3, at(["brn", "mabn"], "layer", BATCH_NORM, "training")),
-        (f"training, dyt, derf, scalenorm to {LAYER_NORM}", 1.2, at(later, "none", LAYER_NORM, "training")),
-        ("training, rbn to bn", 1.1, beside("rbn", "layer", ("bn", "layer"))),
-        ("training, un to mabn", 1.0, beside("un", "none", ("mabn", "layer"))),
-        (f"training, prepbn to {LAYER_NORM} and bn", 1.0, beside("prepbn", "none", (LAYER_NORM, ""), ("bn", "none"))),
-        (f"saved, pn to {LAYER_NORM}", 1.1, at(["pn"], "head", LAYER_NORM, "saved")),
+        (f"training, pn to {LAYER_NORM}, width 512 and more", 0.95, to("pn", "head", LAYER_NORM, widths=wide)),
+        (f"training, pn to {LAYER_NORM}, smaller width", 1.05, to("pn", "head", LAYER_NORM, widths=narrow)),
+        (f"inference, pn to {LAYER_NORM}", 0.8, to("pn", "head", LAYER_NORM, part="inference")),
+        (f"evaluation mode with gradients, pn to {LAYER_NORM}", 1.1, to("pn", "head", LAYER_NORM, part="frozen")),
+        (f"training, ln, rms, gn to {LAYER_NORM}", 1.2, to("ln rms gn", "none", LAYER_NORM)),
+        (f"training, bn, pnv to {BATCH_NORM}", 1.0, to("bn pnv", "none", BATCH_NORM)),
+        (f"training, brn and mabn to {BATCH_NORM}", 1.3, to("brn mabn", "layer", BATCH_NORM)),
+        (f"training, dyt, derf, scalenorm to {LAYER_NORM}", 1.2, to("dyt derf scalenorm", "none", LAYER_NORM)),
+        ("training, rbn to bn", 1.1, to("rbn", "layer", "bn layer")),
+        ("training, un to mabn", 1.0, to("un", "none", "mabn layer")),
+        (f"training, prepbn to {LAYER_NORM} and bn", 1.0, to("prepbn", "none", LAYER_NORM, "bn none")),
+        (f"saved, pn to {LAYER_NORM}", 1.1, saved),
     ]
-    entries = [interleave.goal(*goal) for goal in found]
     if facts.get("encoder"):
-        compiled = {"width 512": facts["encoder"]["compiled"]["pn"][0]}
-        entries.append(interleave.goal("compiled encoder with pn to ln", 1.05, compiled))
-    return [entry for entry in entries if entry["measured"]]
+        found.append(("compiled encoder with pn to ln", 1.05, {"width 512": facts["encoder"]["compiled"]["pn"][0]}))
+    return [interleave.goal(*goal) for goal in found if goal[-1]]
 
 
 def encoder_model(norm: str, width: int, heads: int) -> nn.Module:
@@ -357,9 +349,8 @@ def _table(rows: List[Dict[str, Any]], threads: Sequence[int]) -> str:
             if row["norm"] == LAYER_NORM:
                 line += ["{:.2f} ms".format(row["ms"][part]) for part in PARTS]
                 continue
-            ratios = {part: row["ratios"][LAYER_NORM][part] for part in PARTS}
-            line += ["{:.2f}".format(ratios[part][0]) for part in PARTS]
-            line[-3] = "{:.2f} ({:.2f}-{:.2f})".format(*ratios["training"])
+            line += ["{:.2f}".format(row["ratios"][part][0]) for part in PARTS]
+            line[-3] = "{:.2f} ({:.2f}-{:.2f})".format(*row["ratios"]["training"])
         megabytes = first["saved_bytes"] / 2**20
         line.append(f"{megabytes:.1f} MiB" if first["norm"] == LAYER_NORM else f"{first['saved_ratio']:.2f}")
         lines.append(line)
@@ -395,7 +386,7 @@ def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
         "rounds": args.rounds,
         "steps": args.steps,
         "peak": bandwidth.peak(args.device),
-        "padding": {str(shape): _padding_share(shape) for shape in args.shapes},
+        "padding": {str(shape): round(shape.padding_mask().float().mean().item(), 3) for shape in args.shapes},
         "results": [],
     }
     for dtype in args.dtypes:

@@ -7,14 +7,13 @@ bytes, not a measurement.
 """
 
 import argparse
-import json
 import math
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -25,8 +24,21 @@ import torch.distributed as dist
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
+from benchmarks import interleave
 from powernorm_fairseq.models.transformer import PowerNormTransformer
 from powernorm_fairseq.norms import BatchStatisticsNorm
+
+GPUS = (8, 32, 128, 512, 1024)
+# Columns that an all-reduce has in the forward and in the backward.
+VECTORS = {"bn": (2, 2), "brn": (2, 2), "rbn": (2, 2), "prepbn": (2, 2), "pnv": (1, 1), "mabn": (1, 1), "un": (1, 1)}
+VECTORS["pn"] = (1, 2)
+ESTIMATE = (
+    ("--latency-inside", 5.0, "us a hop inside a node"),
+    ("--latency", 15.0, "us a hop between nodes"),
+    ("--bandwidth-inside", 100.0, "GB/s inside a node"),
+    ("--bandwidth", 10.0, "GB/s between nodes"),
+    ("--gpus-per-node", 8.0, "GPUs in a node"),
+)
 
 
 class Task:
@@ -54,7 +66,7 @@ def build(arch: str, norm: str) -> PowerNormTransformer:
     return PowerNormTransformer.build_model(args, Task())
 
 
-def step(model: torch.nn.Module, tokens: torch.Tensor, sync: bool) -> float:
+def step(model: torch.nn.Module, tokens: torch.Tensor, sync: bool) -> Dict[str, float]:
     """Seconds of one forward and backward."""
     for module in model.modules():
         if isinstance(module, BatchStatisticsNorm):
@@ -66,10 +78,10 @@ def step(model: torch.nn.Module, tokens: torch.Tensor, sync: bool) -> float:
     output.sum().backward()
     elapsed = time.perf_counter() - start
     model.zero_grad()
-    return elapsed
+    return {"step": elapsed}
 
 
-def work(args: argparse.Namespace, norm: str, rank: int, size: int, store: str, queue: Any) -> None:
+def work(args: argparse.Namespace, norm: str, size: int, store: str, rank: int, queue: Any) -> None:
     """One process: steps with and without synchronisation, turn by turn."""
     torch.set_num_threads(1)
     torch.manual_seed(rank)
@@ -77,42 +89,24 @@ def work(args: argparse.Namespace, norm: str, rank: int, size: int, store: str, 
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     model = build(args.arch, norm).train()
     tokens = torch.randint(4, 1000, (args.sentences, args.length))
-    times: Dict[bool, List[float]] = {False: [], True: []}
-    for turn in range(args.steps + 1):
-        for sync in (False, True):
-            elapsed = step(model, tokens, sync)
-            if turn > 0:  # the first one warms up
-                times[sync].append(elapsed)
+    runners = {sync: partial(step, model, tokens, sync) for sync in (False, True)}
+    times = interleave.interleave(runners, args.rounds, args.warmup_rounds)  # in the same order in all processes
     if rank == 0:
-        queue.put((statistics.median(times[False]), statistics.median(times[True])))
+        queue.put([statistics.median(times[sync]["step"]) for sync in (False, True)])
     if size > 1:
         dist.destroy_process_group()
 
 
 def measure(args: argparse.Namespace, norm: str, size: int) -> Dict[str, Any]:
     """Medians of a step with ``size`` processes, with and without synchronisation."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        store = os.path.join(folder, "store")
-        processes = [
-            context.Process(target=work, args=(args, norm, rank, size, store, queue)) for rank in range(size)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-    if any(process.exitcode for process in processes):
-        raise SystemExit("sync: a process failed; its message is above")
-    own, synced = queue.get()
+        own, synced = interleave.in_processes(work, size, args, norm, size, os.path.join(folder, "store"))
     return {"norm": norm, "processes": size, "own_ms": 1e3 * own, "sync_ms": 1e3 * synced, "ratio": synced / own}
 
 
 def collectives(norm: str, layers: int, width: int) -> List[int]:
     """Bytes of each all-reduce of a step: one for each norm and direction, float32."""
-    vectors = {"bn": (2, 2), "brn": (2, 2), "pnv": (1, 1), "mabn": (1, 1), "pn": (1, 2)}
-    vectors = {**vectors, "rbn": (2, 2), "un": (1, 1), "prepbn": (2, 2)}[norm]
-    return [4 * (count * width + 2) for _ in range(2 * layers + 1) for count in vectors]
+    return [4 * (count * width + 2) for _ in range(2 * layers + 1) for count in VECTORS[norm]]
 
 
 def estimate_ms(sizes: Sequence[int], gpus: int, args: argparse.Namespace) -> float:
@@ -126,53 +120,58 @@ def estimate_ms(sizes: Sequence[int], gpus: int, args: argparse.Namespace) -> fl
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument("--norms", default="bn,pnv,pn", help="norms to measure")
-    parser.add_argument("--processes", default="1,2,4", help="numbers of processes to measure")
-    parser.add_argument("--arch", default="powernorm_tiny", help="the model")
-    parser.add_argument("--sentences", type=int, default=64, help="sentences in the batch of each process")
-    parser.add_argument("--length", type=int, default=25, help="tokens in a sentence")
-    parser.add_argument("--steps", type=int, default=15, help="steps of each kind")
-    parser.add_argument("--latency-inside", type=float, default=5.0, help="estimate: us for a hop inside a node")
-    parser.add_argument("--latency", type=float, default=15.0, help="estimate: us for a hop between nodes")
-    parser.add_argument("--bandwidth-inside", type=float, default=100.0, help="estimate: GB/s inside a node")
-    parser.add_argument("--bandwidth", type=float, default=10.0, help="estimate: GB/s between nodes")
-    parser.add_argument("--gpus-per-node", type=int, default=8, help="estimate: GPUs in a node")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+    parser = interleave.make_parser(__doc__, rounds=15)
+    norms = interleave.choices(list(VECTORS), "norm with statistics of a batch")
+    parser.add_argument("--norms", type=norms, default=["bn", "pnv", "pn"], metavar="A,B", help="default: bn,pnv,pn")
+    parser.add_argument("--processes", type=interleave.numbers, metavar="N,N", help="default: 1,2,4")
+    parser.add_argument("--arch", default="powernorm_tiny", help="the model (default: %(default)s)")
+    for name, value, what in ESTIMATE:
+        parser.add_argument(name, type=float, default=value, help=f"estimate: {what} (default: %(default)g)")
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Measures, estimates and prints both tables."""
-    args = build_parser().parse_args(argv)
-    norms = args.norms.split(",")
-    measured = []
-    print("Measured: one forward and backward, gloo on the CPU, one thread for each process.\n")
-    print("| norm | processes | own statistics, ms | synchronised, ms | ratio |\n| --- | --- | --- | --- | --- |")
-    for norm in norms:
-        for size in map(int, args.processes.split(",")):
-            row = measure(args, norm, size)
-            measured.append(row)
-            print(f"| {norm} | {size} | {row['own_ms']:.1f} | {row['sync_ms']:.1f} | {row['ratio']:.2f} |", flush=True)
-    print(
-        "\nEstimate, not measured: what a step of the `big` encoder (6 layers, width 1024) spends in all-reduces, "
-        f"from {args.latency_inside:g} us a hop inside a node of {args.gpus_per_node} GPUs, {args.latency:g} us "
-        f"between nodes, {args.bandwidth_inside:g} and {args.bandwidth:g} GB/s.\n"
-    )
-    gpus = [8, 32, 128, 512, 1024]
-    print("| norm | all-reduces | KB | " + " | ".join(f"{count} GPUs, ms" for count in gpus) + " |")
-    print("|" + " --- |" * (3 + len(gpus)))
-    estimates = []
-    for norm in norms:
+def measure_all(args: argparse.Namespace) -> Dict[str, Any]:
+    """The numbers of all norms and numbers of processes, and the estimates."""
+    args.processes = args.processes or ([1] if args.quick else [1, 2, 4])
+    args.sentences, args.length = (4, 8) if args.quick else (64, 25)
+    facts: Dict[str, Any] = {name: getattr(args, name[2:].replace("-", "_")) for name, _, _ in ESTIMATE}
+    facts.update(measured=[], estimate=[])
+    for norm in args.norms:
+        for size in args.processes:
+            print(f"{norm}, {size} processes ...", file=sys.stderr, flush=True)
+            facts["measured"].append(measure(args, norm, size))
         sizes = collectives(norm, layers=6, width=1024)
-        times = [estimate_ms(sizes, count, args) for count in gpus]
-        estimates.append({"norm": norm, "all_reduces": len(sizes), "bytes": sum(sizes), "ms": dict(zip(gpus, times))})
-        print(f"| {norm} | {len(sizes)} | {sum(sizes) / 1e3:.0f} | " + " | ".join(f"{t:.2f}" for t in times) + " |")
-    if args.json:
-        args.json.write_text(json.dumps({"measured": measured, "estimate": estimates}, indent=2) + "\n")
-    return 0
+        times = [estimate_ms(sizes, count, args) for count in GPUS]
+        facts["estimate"].append({"norm": norm, "all_reduces": len(sizes), "bytes": sum(sizes), "ms": times})
+    return facts
+
+
+def markdown(facts: Dict[str, Any]) -> str:
+    """Both tables."""
+    measured = [
+        [row["norm"], str(row["processes"]), f"{row['own_ms']:.1f}", f"{row['sync_ms']:.1f}", f"{row['ratio']:.2f}"]
+        for row in facts["measured"]
+    ]
+    estimate = [
+        [row["norm"], str(row["all_reduces"]), f"{row['bytes'] / 1e3:.0f}", *(f"{time:.2f}" for time in row["ms"])]
+        for row in facts["estimate"]
+    ]
+    given = ", ".join(f"{facts[name]:g} {what}" for name, _, what in ESTIMATE)
+    return "\n\n".join(
+        [
+            interleave.describe(facts["machine"]),
+            "Measured: one forward and backward, gloo on the CPU, one thread for each process.",
+            interleave.table(["norm", "processes", "own statistics, ms", "synchronised, ms", "ratio"], measured),
+            "Estimate, not measured: what a step of the `big` encoder (6 layers, width 1024) spends in all-reduces, "
+            f"from {given}.",
+            interleave.table(["norm", "all-reduces", "KB", *(f"{count} GPUs, ms" for count in GPUS)], estimate),
+        ]
+    )
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Measures, estimates and prints."""
+    return interleave.run(build_parser(), argv, measure_all, markdown)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ that trains on the same batches. The program starts itself again with a fixed al
 import argparse
 import contextlib
 import logging
-import multiprocessing
 import random
 import shutil
 import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -109,7 +108,7 @@ class Training:
         return {"step": (now() - start) / batch["ntokens"]}
 
 
-def peak_memory(data: Path, size: str, norm: str, args: argparse.Namespace, queue: Any) -> None:
+def peak_memory(data: Path, size: str, norm: str, args: argparse.Namespace, rank: int, queue: Any) -> None:
     """In a process of its own: a few updates, then the highest resident memory in bytes."""
     torch.set_num_threads(args.threads)
     with contextlib.redirect_stdout(sys.stderr):
@@ -120,18 +119,6 @@ def peak_memory(data: Path, size: str, norm: str, args: argparse.Namespace, queu
     queue.put(1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")))
 
 
-def in_process(function: Callable[..., None], *arguments: Any) -> Any:
-    """What ``function`` puts into the queue it gets as its last argument, from a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
-    process = context.Process(target=function, args=(*arguments, queue))
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise SystemExit("training: a process failed; its message is above")
-    return queue.get()
-
-
 def measure(size: str, args: argparse.Namespace) -> List[Dict[str, Any]]:
     """All norms with the model of one size: one row of facts for each."""
     torch.set_num_threads(args.threads)
@@ -140,7 +127,7 @@ def measure(size: str, args: argparse.Namespace) -> List[Dict[str, Any]]:
         write_corpus(data, args.sentences, args.types)
         memory = {norm: None for norm in args.norms}
         if Path("/proc/self/status").exists():
-            memory = {norm: in_process(peak_memory, data, size, norm, args) for norm in args.norms}
+            memory = {norm: interleave.in_processes(peak_memory, 1, data, size, norm, args) for norm in args.norms}
         trainings = {norm: Training(data, size, norm, args) for norm in args.norms}
         for training in trainings.values():
             training.batches = trainings[REFERENCE].batches

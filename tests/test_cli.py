@@ -36,8 +36,6 @@ def test_the_status_of_a_command_is_that_of_the_program(tmp_path):
 
 @pytest.mark.parametrize("path", sorted((TOP / "scripts").rglob("*.py")), ids=lambda path: path.name)
 def test_scripts_call_the_functions_of_the_table(path):
-    if path.name == "bench_data_prep.py":
-        pytest.skip("a benchmark")
     (imported,) = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
     assert imported.module in [module for module, _ in cli.COMMANDS.values()]
     assert [alias.name for alias in imported.names] == ["main"]

@@ -1,4 +1,4 @@
-"""The benchmark, on very little text."""
+"""The benchmark of data preparation, on very little text."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = str(ROOT / "scripts" / "bench_data_prep.py")
+SCRIPT = str(ROOT / "benchmarks" / "preparation.py")
 
 
 def test_made_up_text_gives_a_table_and_json(tmp_path: Path) -> None:
