@@ -3,7 +3,6 @@
 Mended by looking at the file first, and by going on from the newest whole checkpoint.
 """
 
-import functools
 import logging
 import pickle
 import re
@@ -11,6 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, Callable, List, Optional
 
+from powernorm_fairseq.around import around
 from powernorm_fairseq.safe_load import load_checkpoint
 from powernorm_fairseq.safe_save import copy_file
 
@@ -71,17 +71,13 @@ def install() -> None:
     """Makes fairseq look at the last checkpoint before it resumes."""
     from fairseq import checkpoint_utils
 
-    fairseq_load = checkpoint_utils.load_checkpoint
-
-    @functools.wraps(fairseq_load)
-    def load(cfg: Any, trainer: Any, **more: Any) -> Any:
+    @around(checkpoint_utils, "load_checkpoint")
+    def load(fairseq_load: Any, cfg: Any, trainer: Any, **more: Any) -> Any:
         if cfg.restore_file == LAST and not cfg.no_last_checkpoints and not trainer.checkpoint_suffix:
             if trainer.data_parallel_rank == 0:
                 mend_last_checkpoint(Path(cfg.save_dir), logger.warning)
             _wait_for_all_ranks(trainer)
         return fairseq_load(cfg, trainer, **more)
-
-    checkpoint_utils.load_checkpoint = load
 
 
 def _wait_for_all_ranks(trainer: Any) -> None:

@@ -1,13 +1,14 @@
 """A training that has made its last update makes one more when it is started again: fairseq looks only after updates.
 
-Mended by ending it before the first one.
+Mended by ending it before the first one. What its last save had left to delete, because it was killed, goes then.
 """
 
-import functools
 import logging
 import math
+import os
 from typing import Any
 
+from powernorm_fairseq.around import around
 from powernorm_fairseq.fairseq_fixes.patience import early_stopping
 
 logger = logging.getLogger(__name__)
@@ -17,17 +18,20 @@ def install() -> None:
     """Ends a training after loading if nothing is left to do."""
     from fairseq import checkpoint_utils
 
-    fairseq_load = checkpoint_utils.load_checkpoint
-
-    @functools.wraps(fairseq_load)
-    def load(cfg: Any, trainer: Any, **more: Any) -> Any:
+    @around(checkpoint_utils, "load_checkpoint")
+    def load(fairseq_load: Any, cfg: Any, trainer: Any, **more: Any) -> Any:
         extra_state, epoch_itr = fairseq_load(cfg, trainer, **more)
-        updates, optimization = trainer.get_num_updates(), trainer.cfg.optimization
-        without_progress = early_stopping().get("num_runs", 0)
-        last = updates >= (optimization.max_update or math.inf)
-        if updates > 0 and (last or without_progress >= (max(cfg.patience, 0) or math.inf)):
+        updates, limits = trainer.get_num_updates(), trainer.cfg.optimization
+        over = (
+            updates >= (limits.max_update or math.inf)
+            or epoch_itr.next_epoch_idx > (limits.max_epoch or math.inf)
+            or early_stopping().get("num_runs", 0) >= (max(cfg.patience, 0) or math.inf)
+        )
+        if updates > 0 and over:
             logger.info("nothing is left to do: the training has ended after %s updates", updates)
-            optimization.max_epoch = -1  # read by fairseq's loop over the epochs, right after this; 0 means no limit
+            limits.max_epoch = -1  # read by fairseq's loop over the epochs, right after this; 0 means no limit
+            if cfg.keep_last_epochs > 0 and not cfg.no_save and trainer.should_save_checkpoint_on_current_rank:
+                epochs = r"checkpoint(\d+){}\.pt".format(trainer.checkpoint_suffix)
+                for old in checkpoint_utils.checkpoint_paths(cfg.save_dir, epochs)[cfg.keep_last_epochs :]:
+                    os.remove(old)
         return extra_state, epoch_itr
-
-    checkpoint_utils.load_checkpoint = load
