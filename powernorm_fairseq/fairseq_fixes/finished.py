@@ -31,7 +31,7 @@ def install() -> None:
             logger.info("nothing is left to do: the training has ended after %s updates", updates)
             limits.max_epoch = -1  # read by fairseq's loop over the epochs, right after this; 0 means no limit
             if cfg.keep_last_epochs > 0 and not cfg.no_save and trainer.should_save_checkpoint_on_current_rank:
-                epochs = r"checkpoint(\d+){}\.pt".format(trainer.checkpoint_suffix)
+                epochs = rf"checkpoint(\d+){trainer.checkpoint_suffix}\.pt"
                 for old in checkpoint_utils.checkpoint_paths(cfg.save_dir, epochs)[cfg.keep_last_epochs :]:
                     os.remove(old)
         return extra_state, epoch_itr

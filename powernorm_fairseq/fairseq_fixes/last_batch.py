@@ -32,7 +32,7 @@ def install() -> None:
         left_out = len(self.frozen_batches) % self.num_shards
         if left_out and shuffle and getattr(self, "grouped_shuffling", False):
             raise ValueError(
-                "--grouped-shuffling leaves out {} of {} batches on {} processes; drop the flag, or use another number "
-                "of processes".format(left_out, len(self.frozen_batches), self.num_shards)
+                f"--grouped-shuffling leaves out {left_out} of {len(self.frozen_batches)} batches on "
+                f"{self.num_shards} processes; drop the flag, or use another number of processes"
             )
         return fairseq_iterator(self, epoch, shuffle, *args, **more)

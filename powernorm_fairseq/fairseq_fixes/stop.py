@@ -81,7 +81,7 @@ def minutes() -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise ValueError("{}={} is no number of minutes; give one that is not negative".format(MINUTES, text))
+        raise ValueError(f"{MINUTES}={text} is no number of minutes; give one that is not negative")
     return number
 
 
