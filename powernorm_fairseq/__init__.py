@@ -39,7 +39,7 @@ def _register_models() -> None:
     """Imports all that fairseq would import of the plugin."""
     models = importlib.import_module(NAME + ".models")
     for module in pkgutil.iter_modules(list(models.__path__)):
-        importlib.import_module("{}.models.{}".format(NAME, module.name))
+        importlib.import_module(f"{NAME}.models.{module.name}")
 
 
 def load_plugin() -> None:

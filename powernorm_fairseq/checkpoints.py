@@ -54,12 +54,12 @@ def select_checkpoints(
         upper_bound: highest update (or epoch) to take.
     """
     if count < 1:
-        raise ValueError("cannot average {} checkpoints; ask for at least 1".format(count))
+        raise ValueError(f"cannot average {count} checkpoints; ask for at least 1")
     pattern, shown = (UPDATE_NAME, "checkpoint_E_U.pt") if update_based else (EPOCH_NAME, "checkpointE.pt")
     files: List[Path] = []
     for path in map(Path, paths):
         if not path.exists():
-            raise FileNotFoundError("{} does not exist".format(path))
+            raise FileNotFoundError(f"{path} does not exist")
         files += path.iterdir() if path.is_dir() else [path]
     matches = [(pattern.fullmatch(file.name), file) for file in files]
     numbered = [(int(match.group(1)), file) for match, file in matches if match]
@@ -69,10 +69,10 @@ def select_checkpoints(
             "found {} checkpoints named {}{} in {}, but {} are asked for{}".format(
                 len(found),
                 shown,
-                "" if upper_bound is None else " up to {}".format(upper_bound),
+                "" if upper_bound is None else f" up to {upper_bound}",
                 ", ".join(map(str, paths)),
                 count,
-                "".join("\n  {}".format(file) for _, file in found),
+                "".join(f"\n  {file}" for _, file in found),
             )
         )
     return [str(file) for _, file in reversed(found[-count:])]
@@ -194,15 +194,12 @@ class _Average:
         for name, value in model.items():
             if value.shape != self.shapes[name]:
                 raise ValueError(
-                    "{} differs in shape from {}: {} is {}, not {}".format(
-                        path, self.first, name, list(value.shape), list(self.shapes[name])
-                    )
+                    f"{path} differs in shape from {self.first}: {name} is {list(value.shape)}, not "
+                    f"{list(self.shapes[name])}"
                 )
             if value.is_floating_point() != self.dtypes[name].is_floating_point:
                 raise ValueError(
-                    "{} differs in type from {}: {} is {}, not {}".format(
-                        path, self.first, name, value.dtype, self.dtypes[name]
-                    )
+                    f"{path} differs in type from {self.first}: {name} is {value.dtype}, not {self.dtypes[name]}"
                 )
 
     def _newest(self, name: str) -> Tensor:

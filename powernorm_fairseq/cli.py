@@ -26,11 +26,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if words and words[0] in COMMANDS:
         sys.argv[0] = "powernorm " + words[0]  # as argparse names it
         return importlib.import_module(COMMANDS[words[0]][0]).main(words[1:])
-    listed = "\n".join("  {:<12} {}".format(name, about) for name, (_, about) in COMMANDS.items())
+    listed = "\n".join(f"  {name:<12} {about}" for name, (_, about) in COMMANDS.items())
     usage = "usage: powernorm COMMAND ...\n\ncommands, each with its own --help:\n" + listed
     if words in (["-h"], ["--help"]):
         print(usage)
         return 0
-    what = "{} is no command; ".format(words[0]) if words else ""
-    print("{}\n\npowernorm: {}choose one of them".format(usage, what), file=sys.stderr)
+    what = f"{words[0]} is no command; " if words else ""
+    print(f"{usage}\n\npowernorm: {what}choose one of them", file=sys.stderr)
     return 2

@@ -51,7 +51,7 @@ def folder_aside(path: Path) -> Iterator[Path]:
 
 def folder_beside(path: Path) -> Path:
     """Where :func:`folder_aside` makes its folder."""
-    return path.with_name("{}.{}.tmp".format(path.name, os.getpid()))
+    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
 
 
 def write(path: Path, content: Any) -> None:

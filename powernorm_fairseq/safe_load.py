@@ -18,7 +18,7 @@ import typing
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from pathlib import Path
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Dict, List, Tuple, Type, Union
 
 import numpy
 import torch
@@ -52,21 +52,21 @@ def _found(module: str, names: Tuple[str, ...]) -> List[Any]:
 def fairseq_globals() -> List[Tuple[Any, str]]:
     """What fairseq checkpoints hold beside tensors: each object with the name under which it may be pickled."""
     plain = (argparse.Namespace, collections.defaultdict, numpy.dtype, numpy.ndarray, dict, int, list)
-    allowed: List[Tuple[Any, str]] = [(thing, "{}.{}".format(thing.__module__, thing.__qualname__)) for thing in plain]
+    allowed: List[Tuple[Any, str]] = [(thing, f"{thing.__module__}.{thing.__qualname__}") for thing in plain]
     allowed.append((typing.Any, "typing.Any"))  # omegaconf: the type of an untyped value
     for core in ("numpy.core.multiarray", "numpy._core.multiarray"):  # numpy 1 and 2 name it differently
         functions = _found("numpy._core.multiarray", ("_reconstruct", "scalar")) or _found(
             "numpy.core.multiarray", ("_reconstruct", "scalar")
         )
-        allowed += [(function, "{}.{}".format(core, function.__name__)) for function in functions]
+        allowed += [(function, f"{core}.{function.__name__}") for function in functions]
     # From numpy 1.25 on, each dtype is an instance of a class of its own.
     kinds = {type(numpy.dtype(name)) for name in _NUMPY_SCALARS} - {numpy.dtype}
-    allowed += [(kind, "{}.{}".format(kind.__module__, kind.__qualname__)) for kind in kinds]
+    allowed += [(kind, f"{kind.__module__}.{kind.__qualname__}") for kind in kinds]
     for module, names in _OMEGACONF.items():
-        allowed += [(thing, "{}.{}".format(module, thing.__name__)) for thing in _found(module, names)]
+        allowed += [(thing, f"{module}.{thing.__name__}") for thing in _found(module, names)]
     for thing in _found("fairseq.logging.meters", _METERS):
         # fairseq 0.8, which the authors' release builds on, pickles its meters under the first name.
-        allowed += [(thing, "{}.{}".format(home, thing.__name__)) for home in ("fairseq.meters", thing.__module__)]
+        allowed += [(thing, f"{home}.{thing.__name__}") for home in ("fairseq.meters", thing.__module__)]
     for thing in _found("fairseq.distributed.utils", ("_TensorPlaceholder",)):  # rank 0 sends a checkpoint with it
         allowed.append((thing, "fairseq.distributed.utils._TensorPlaceholder"))
     return allowed
@@ -100,11 +100,11 @@ def load_checkpoint(path: Union[str, Path], mmap: bool = False) -> Dict[str, Any
         else:
             state = _load_restricted(path, zipped)
     except pickle.UnpicklingError as error:
-        raise pickle.UnpicklingError("{} was refused: {}".format(path, _reason(error))) from error
+        raise pickle.UnpicklingError(f"{path} was refused: {_reason(error)}") from error
     except (EOFError, RuntimeError, zipfile.BadZipFile) as error:
-        raise ValueError("{} is damaged or no checkpoint: {}".format(path, error)) from error
+        raise ValueError(f"{path} is damaged or no checkpoint: {error}") from error
     if not isinstance(state, dict):
-        raise ValueError("{} holds a {}, not a checkpoint".format(path, type(state).__name__))
+        raise ValueError(f"{path} holds a {type(state).__name__}, not a checkpoint")
     return state
 
 
@@ -112,8 +112,23 @@ def _reason(error: pickle.UnpicklingError) -> str:
     """What torch found, without its advice to switch the protection off."""
     name = re.search(r"GLOBAL (\S+)", str(error))
     if name:
-        return "{} is not allowed in a checkpoint".format(name.group(1))
+        return f"{name.group(1)} is not allowed in a checkpoint"
     return str(error).split("WeightsUnpickler error:")[-1].strip().split("\n")[0]
+
+
+def restricted_unpickler(allowed: Dict[str, Any], kind: str = "checkpoint") -> Type[pickle.Unpickler]:
+    """An unpickler that knows nothing but what is allowed, by its full name."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            # torch writes protocol 2, in which Python's own things have their Python 2 names
+            module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+            full = f"{module}.{name}"
+            if full not in allowed:
+                raise pickle.UnpicklingError(f"{full} is not allowed in a {kind}")
+            return allowed[full]
+
+    return Unpickler
 
 
 def _load_restricted(path: str, zipped: bool) -> Any:
@@ -130,14 +145,7 @@ def _load_restricted(path: str, zipped: bool) -> Any:
     storages = {name: kind for name, kind in vars(torch).items() if name.endswith("Storage")}
     allowed.update({"torch." + name: kind for name, kind in storages.items()})
 
-    class Unpickler(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            # torch writes protocol 2, in which Python's own things have their Python 2 names
-            module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
-            full = "{}.{}".format(module, name)
-            if full not in allowed:
-                raise pickle.UnpicklingError("{} is not allowed in a checkpoint".format(full))
-            return allowed[full]
+    Unpickler = restricted_unpickler(allowed)
 
     def load(file: Any, **options: Any) -> Any:
         return Unpickler(file, **options).load()
@@ -150,5 +158,5 @@ def _load_restricted(path: str, zipped: bool) -> Any:
 def _encode_latin1(text: str, encoding: str) -> bytes:
     """``_codecs.encode`` as pickle uses it for bytes."""
     if encoding != "latin1":
-        raise pickle.UnpicklingError("encoding {!r} is not allowed in a checkpoint".format(encoding))
+        raise pickle.UnpicklingError(f"encoding {encoding!r} is not allowed in a checkpoint")
     return text.encode("latin1")

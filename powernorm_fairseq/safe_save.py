@@ -93,14 +93,13 @@ def _insist(write: Callable[[], None], path: Path) -> None:
             return write()
         except OSError as error:
             reason: Any = error.__cause__ if isinstance(error, _Failure) else error
-            message = "{} could not be written: {}".format(path, os.strerror(reason.errno) if reason.errno else reason)
+            message = f"{path} could not be written: {os.strerror(reason.errno) if reason.errno else reason}"
             if isinstance(error, _Failure):
                 free = shutil.disk_usage(str(path.parent)).free
-                message += " (it needs {:.1f} MB, {:.1f} MB are free)".format(error.needed / 1e6, free / 1e6)
+                message += f" (it needs {error.needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free)"
             if attempt == ATTEMPTS:
                 message += "; the files saved before it are whole, and the same command goes on from them"
                 logger.error(message)
                 raise OSError(reason.errno, message) from reason
             logger.warning("%s; trying again in %s seconds", message, WAIT_SECONDS)
             time.sleep(WAIT_SECONDS)
-

@@ -68,15 +68,13 @@ class Log:
 
     def _add(self, line: str) -> None:
         self._add_time(line)
-        if self.parameters is None:
-            found = PARAMETERS.search(line)
-            self.parameters = int(found.group(1).replace(",", "")) if found else None
-        found = KERNELS.search(line)
-        if found:
-            self.norm_kernels = found.group(1)
-        found = UPDATES.search(line)
-        if found:
-            self.updates_per_epoch = float(found.group(1))
+        parameters, kernels, updates = (pattern.search(line) for pattern in (PARAMETERS, KERNELS, UPDATES))
+        if parameters and self.parameters is None:
+            self.parameters = int(parameters.group(1).replace(",", ""))
+        if kernels:
+            self.norm_kernels = kernels.group(1)
+        if updates:
+            self.updates_per_epoch = float(updates.group(1))
         match = NUMBERS.search(line)
         if match is None:
             return
@@ -117,17 +115,8 @@ class Log:
         ends = [records[-1] for records in (self.epochs, self.inner) if records]
         return max(ends, key=lambda numbers: numbers["num_updates"], default={})
 
-    @property
-    def updates_per_second(self) -> Optional[float]:
-        """Median over the epochs, or over what there is of the first."""
-        return self._median("ups")
-
-    @property
-    def words_per_second(self) -> Optional[float]:
-        """The same in target tokens."""
-        return self._median("wps")
-
-    def _median(self, name: str) -> Optional[float]:
+    def median(self, name: str) -> Optional[float]:
+        """Of a number over the epochs, or within the first: ``ups``, updates in a second, or ``wps``, target tokens."""
         values = [number(numbers.get(name)) for numbers in (self.epochs or self.inner)]
         found = [value for value in values if value is not None]
         return statistics.median(found) if found else None

@@ -123,9 +123,7 @@ class Probes:
 
     def vectors(self) -> Dict[str, List[float]]:
         """|gamma| / psi_B of every feature, at the training step that :meth:`read` would return."""
-        return {
-            name: probe.step.gamma_psi.tolist() for name, probe in self.probes.items() if probe.step is not None
-        }
+        return {name: probe.step.gamma_psi.tolist() for name, probe in self.probes.items() if probe.step is not None}
 
     def _read(self, taken: List[Dict[str, Tensor]]) -> Dict[str, Numbers]:
         """All numbers by one transfer from their device."""
@@ -183,9 +181,7 @@ class _Probe:
 
     def take_evaluation(self) -> Dict[str, Tensor]:
         totals, self.evaluation = self.evaluation, {}
-        return {
-            name: total if name == "batches" else total / totals["batches"] for name, total in totals.items()
-        }
+        return {name: total if name == "batches" else total / totals["batches"] for name, total in totals.items()}
 
     @torch.no_grad()
     def before_forward(self, norm: nn.Module, args: Tuple[Any, ...], keywords: Optional[Dict[str, Any]] = None) -> None:
@@ -320,9 +316,7 @@ def _without_padding(rows: Tensor, mask: Optional[Tensor]) -> Tuple[Tensor, Opti
     return rows.masked_fill(padding, 0.0), padding
 
 
-def _arguments(
-    args: Tuple[Any, ...], keywords: Optional[Dict[str, Any]] = None
-) -> Tuple[Tensor, Optional[Tensor]]:
+def _arguments(args: Tuple[Any, ...], keywords: Optional[Dict[str, Any]] = None) -> Tuple[Tensor, Optional[Tensor]]:
     """Input and padding mask of a norm's call."""
     named = {**dict(zip(("x", "padding_mask"), args)), **(keywords or {})}
     return named["x"] if "x" in named else named["input"], named.get("padding_mask")

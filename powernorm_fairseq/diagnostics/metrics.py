@@ -65,9 +65,7 @@ def average_norm(vector: Tensor) -> Tensor:
     return vector.norm() / vector.numel()
 
 
-def gradient_norms(
-    batch: BatchStatistics, grad: Tensor, weight: Optional[Tensor], eps: float
-) -> Dict[str, Tensor]:
+def gradient_norms(batch: BatchStatistics, grad: Tensor, weight: Optional[Tensor], eps: float) -> Dict[str, Tensor]:
     r"""Average norms of the terms of the input's gradient that come from the batch's statistics.
 
     By the paper's equations for the gradients of BN and of PN-V, the part of :math:`\partial L / \partial x_i` that

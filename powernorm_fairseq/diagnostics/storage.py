@@ -99,9 +99,7 @@ class Writer:
             OSError: it could not be written; the next record can be, once there is room.
         """
         names = dict.fromkeys(name for of_layer in numbers.values() for name in of_layer)
-        columns = {
-            name: [_coded(numbers.get(layer.name, {}).get(name)) for layer in self.layers] for name in names
-        }
+        columns = {name: [_coded(numbers.get(layer.name, {}).get(name)) for layer in self.layers] for name in names}
         line: Dict[str, Any] = {"update": update, "kind": kind, "extra": {k: _coded(v) for k, v in extra.items()}}
         line["columns"] = columns
         if vectors:
@@ -115,7 +113,7 @@ class Writer:
             self._torn = True  # until it is written
             self._torn = file.write(whole) != len(whole)
         if self._torn:
-            raise OSError("{} could not be written: the disk is full".format(self.path))
+            raise OSError(f"{self.path} could not be written: the disk is full")
 
 
 def read(path: Union[str, Path]) -> Run:
@@ -127,7 +125,7 @@ def read(path: Union[str, Path]) -> Run:
     path = Path(path)
     path = path / FILE if path.is_dir() else path
     if not path.exists():
-        raise ValueError("{} is missing; was the training run with --norm-stats?".format(path))
+        raise ValueError(f"{path} is missing; was the training run with --norm-stats?")
     header: Optional[Dict[str, Any]] = None
     found: Dict[Any, Record] = {}
     for line in path.read_bytes().split(b"\n"):
@@ -143,7 +141,7 @@ def read(path: Union[str, Path]) -> Run:
             record = _record(content)
             found[record.update, record.kind] = record
     if header is None:
-        raise ValueError("{} has no header of norm statistics; is it another file?".format(path))
+        raise ValueError(f"{path} has no header of norm statistics; is it another file?")
     layers = [Layer(*layer) for layer in header["layers"]]
     return Run(layers, header, sorted(found.values(), key=lambda record: (record.update, record.kind)))
 

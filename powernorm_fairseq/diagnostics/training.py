@@ -12,6 +12,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from powernorm_fairseq.around import around
 from powernorm_fairseq.diagnostics.hooks import Numbers, Probes
 from powernorm_fairseq.diagnostics.storage import FILE, Layer, Writer
 
@@ -39,13 +40,13 @@ def record_norm_stats(task: FairseqTask, cfg: Any) -> None:
     if training is None or "checkpoint" not in training or getattr(task.train_step, "records_norms", False):
         return
     recorder = Recorder(Path(training.checkpoint.save_dir), cfg.norm_stats_interval)
-    train_step, valid_step = task.train_step, task.valid_step
     post_validate = getattr(task, "post_validate", None)
 
-    @functools.wraps(train_step)
+    @around(task, "train_step", mark="records_norms")
     def recorded_step(
-        sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False, **more: Any
-    ) -> Any:
+        train_step: Any, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int,
+        ignore_grad: bool = False, **more: Any,
+    ) -> Any:  # fmt: skip
         recorder.begin_step(model, update_num + 1, stands_in=ignore_grad)
         output = train_step(sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **more)
         loss, sample_size, _ = output
@@ -53,8 +54,8 @@ def record_norm_stats(task: FairseqTask, cfg: Any) -> None:
         recorder.end_step(loss, sample_size, scaled, epoch=functools.partial(_epoch, task))
         return output
 
-    @functools.wraps(valid_step)
-    def evaluated_step(*args: Any, **kwargs: Any) -> Any:
+    @around(task, "valid_step")
+    def evaluated_step(valid_step: Any, *args: Any, **kwargs: Any) -> Any:
         if recorder.writer is None:  # no training, or not the process that records
             return valid_step(*args, **kwargs)
         with recorder.probes.evaluating():
@@ -65,8 +66,7 @@ def record_norm_stats(task: FairseqTask, cfg: Any) -> None:
             post_validate(model, stats, aggregator)
         stats.update(recorder.end_validation())
 
-    recorded_step.records_norms = True  # type: ignore[attr-defined]
-    task.train_step, task.valid_step, task.post_validate = recorded_step, evaluated_step, after_validation
+    task.post_validate = after_validation
 
 
 class Recorder:

@@ -4,20 +4,16 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import Sequence
 
 from powernorm_fairseq.checkpoints import average_checkpoints, select_checkpoints
-from powernorm_fairseq.console import Arguments, run_main
+from powernorm_fairseq.console import program
 from powernorm_fairseq.safe_save import save_file
 
 __all__ = ["average_checkpoints", "last_n_checkpoints", "main"]
 
 
-def last_n_checkpoints(
-    paths: Sequence[str], n: int, update_based: bool, upper_bound: Optional[int] = None
-) -> List[str]:
-    """Finds the newest ``n`` checkpoints: fairseq's name for ``select_checkpoints``."""
-    return select_checkpoints(paths, n, update_based, upper_bound)
+last_n_checkpoints = select_checkpoints  # fairseq's name for it
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -42,8 +38,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(argv: Sequence[str]) -> int:
-    """Averages as the command line says."""
+@program("average_checkpoints", ValueError)
+def main(argv: Sequence[str]) -> int:
+    """Averages as the command line says; returns the exit status."""
     parser = build_parser()
     args = parser.parse_args(argv)
     count = args.num_epoch_checkpoints if args.num_update_checkpoints is None else args.num_update_checkpoints
@@ -52,21 +49,16 @@ def run(argv: Sequence[str]) -> int:
     folders = [path for path in args.inputs if os.path.isdir(path)]
     if count is None and folders:
         parser.error(
-            "{} is a folder: say how many of its checkpoints with --num-epoch-checkpoints or "
-            "--num-update-checkpoints".format(folders[0])
+            f"{folders[0]} is a folder: say how many of its checkpoints with --num-epoch-checkpoints or "
+            "--num-update-checkpoints"
         )
     if args.output.exists() and not args.overwrite:
-        parser.error("{} exists; --overwrite replaces it".format(args.output))
+        parser.error(f"{args.output} exists; --overwrite replaces it")
     inputs = args.inputs
     if count is not None:
         inputs = last_n_checkpoints(inputs, count, args.num_update_checkpoints is not None, args.checkpoint_upper_bound)
     print("averaging {}".format(", ".join(inputs)), file=sys.stderr)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     save_file(average_checkpoints(inputs), args.output)
-    print("wrote {}, the average of {} checkpoints".format(args.output, len(inputs)))
+    print(f"wrote {args.output}, the average of {len(inputs)} checkpoints")
     return 0
-
-
-def main(argv: Arguments = None) -> int:
-    """Averages as the command line says; returns the exit status."""
-    return run_main("average_checkpoints", run, argv, ValueError)

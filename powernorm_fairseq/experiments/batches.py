@@ -66,13 +66,12 @@ def warnings(flags: Flags, tokens: int, usual: int, processes: int, given: Flags
     before, now = statistics_tokens(flags, tokens, usual), statistics_tokens(flags, own, processes)
     if before and now and abs(now / before - 1) > 0.005:
         if "--sync-norm" in flags:
-            cure = "{} processes keep it".format(usual)
+            cure = f"{usual} processes keep it"
         else:
-            few = "one process keeps" if usual == 1 else "{} or fewer processes keep".format(usual)
+            few = "one process keeps" if usual == 1 else f"{usual} or fewer processes keep"
             cure = few + " it, as does -- --sync-norm on more"
         found.append(
-            "the norms' statistics are taken over {} tokens, not over the recipe's {}: another experiment; {}".format(
-                now, before, cure
-            )
+            f"the norms' statistics are taken over {now} tokens, not over the recipe's {before}: another experiment; "
+            f"{cure}"
         )
     return found

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -36,58 +37,44 @@ def is_language_model(flags: Flags) -> bool:
     return value(flags, "--task") == "language_modeling"
 
 
+def dictionaries(data: str, flags: Flags) -> List[Path]:
+    """One for text in one language, else one for each."""
+    names = [".txt"] if is_language_model(flags) else [f".{language}.txt" for language in languages(flags)]
+    return [Path(data.split(":")[0]) / ("dict" + name) for name in names]
+
+
 def data_files(data: str, flags: Flags) -> List[Path]:
     """The files that training reads: dictionaries, and all sides of train and valid; an error names what lacks."""
-    files = _text_files(data) if is_language_model(flags) else _pair_files(data, flags)
-    for file in files:
-        if not file.exists():
-            raise UserError("{} is missing; was fairseq-preprocess interrupted?".format(file))
-    return files
-
-
-def _text_files(data: str) -> List[Path]:
-    files = []
-    for number, folder in enumerate(map(Path, data.split(":"))):
-        if not folder.is_dir():
-            raise UserError("--data {} is no folder; data_prep lm makes one".format(folder))
-        if number == 0:
-            files.append(folder / "dict.txt")
-        for stem in ["train"] if number else ["train", "valid"]:
-            if not (folder / (stem + ".idx")).exists():
-                raise UserError(
-                    "--data {} has no {} text; data_prep lm prepares text for language models".format(folder, stem)
-                )
-            files += [folder / (stem + end) for end in (".bin", ".idx")]
-    return files
-
-
-def _pair_files(data: str, flags: Flags) -> List[Path]:
-    source, target = languages(flags)
-    files = []
+    text, (source, target) = is_language_model(flags), languages(flags)
+    files = dictionaries(data, flags)
     for number, folder in enumerate(map(Path, data.split(":"))):  # fairseq trains on one of them after the other
         if not folder.is_dir():
-            raise UserError("--data {} is no folder; data_prep/ makes one".format(folder))
-        stems = ["train"] if number else ["train", "valid"]
-        if number == 0:
-            files += [folder / "dict.{}.txt".format(language) for language in (source, target)]
-        for stem in stems:
-            pairs = ["{}-{}".format(source, target), "{}-{}".format(target, source)]
-            found = [pair for pair in pairs if (folder / "{}.{}.{}.idx".format(stem, pair, source)).exists()]
-            if not found:
-                raise UserError("--data {} has no {} data for {} to {}".format(folder, stem, source, target))
-            names = ["{}.{}.{}".format(stem, found[0], language) for language in (source, target)]
-            files += [folder / (name + end) for name in names for end in (".bin", ".idx")]
+            maker = "data_prep lm" if text else "data_prep/"
+            raise UserError(f"--data {folder} is no folder; {maker} makes one")
+        for split in ["train"] if number else ["train", "valid"]:
+            pairs = ["{}.{}-{}.".format(split, *pair) for pair in ((source, target), (target, source))]
+            possible = [[split]] if text else [[pair + source, pair + target] for pair in pairs]
+            found = next((names for names in possible if (folder / (names[0] + ".idx")).exists()), None)
+            if found is None and text:
+                raise UserError(f"--data {folder} has no {split} text; data_prep lm prepares text for language models")
+            if found is None:
+                raise UserError(f"--data {folder} has no {split} data for {source} to {target}")
+            files += [folder / (name + end) for name in found for end in (".bin", ".idx")]
+    for file in files:
+        if not file.exists():
+            raise UserError(f"{file} is missing; was fairseq-preprocess interrupted?")
     return files
 
 
 def check_dictionaries(data: str, flags: Flags) -> None:
     """Shared embeddings need one dictionary for both languages."""
-    source, target = (Path(data.split(":")[0]) / "dict.{}.txt".format(language) for language in languages(flags))
-    if "--share-all-embeddings" in flags and source.read_bytes() != target.read_bytes():
-        raise UserError(
-            "{} and {} differ, but --share-all-embeddings needs one dictionary for both languages "
-            "(fairseq-preprocess --joined-dictionary)".format(source, target)
-        )
+    if "--share-all-embeddings" in flags:
+        source, target = dictionaries(data, flags)
+        if source.read_bytes() != target.read_bytes():
+            raise UserError(
+                f"{source} and {target} differ, but --share-all-embeddings needs one dictionary for both languages "
+                "(fairseq-preprocess --joined-dictionary)"
+            )
 
 
 def describe(preset: str, norm: str, seed: int, data: str, flags: Flags, extra: Flags) -> Dict[str, Any]:
@@ -106,28 +93,26 @@ def describe(preset: str, norm: str, seed: int, data: str, flags: Flags, extra: 
 def check_save_dir(folder: Path, experiment: Dict[str, Any]) -> None:
     """Refuses a folder with something else in it; a folder is nobody's before its first checkpoint."""
     if folder.exists() and not folder.is_dir():
-        raise UserError("--save-dir {} is no folder".format(folder))
+        raise UserError(f"--save-dir {folder} is no folder")
     if not has_checkpoint(folder):
         return
     before = began_with(folder)
     if before is None:
-        raise UserError("{} holds checkpoints that train.sh did not write; choose another --save-dir".format(folder))
+        raise UserError(f"{folder} holds checkpoints that train.sh did not write; choose another --save-dir")
     for key, now in experiment.items():
         if key in before and before[key] != now:
-            raise UserError("{}; choose another --save-dir".format(_difference(folder, key, before[key], now)))
+            raise UserError(f"{_difference(folder, key, before[key], now)}; choose another --save-dir")
 
 
 def _difference(folder: Path, key: str, before: Any, now: Any) -> str:
-    if key == "batch":
-        if before["statistics"] != now["statistics"]:
-            return "{} is the folder of an experiment with statistics over {} tokens, not {}".format(
-                folder, before["statistics"], now["statistics"]
-            )
-        return "{} is the folder of an experiment with batches of {} tokens, not {}".format(
-            folder, before["tokens"], now["tokens"]
-        )
-    shown = "" if key in ("data", "dictionaries") else " ({}, not {})".format(before, now)
-    return "{} is the folder of an experiment with other {}{}".format(folder, key, shown)
+    what = f"other {key} ({before}, not {now})"
+    if key in ("data", "dictionaries"):
+        what = f"other {key}"
+    elif key == "batch" and before["statistics"] != now["statistics"]:
+        what = "statistics over {} tokens, not {}".format(before["statistics"], now["statistics"])
+    elif key == "batch":
+        what = "batches of {} tokens, not {}".format(before["tokens"], now["tokens"])
+    return f"{folder} is the folder of an experiment with {what}"
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -143,7 +128,7 @@ def began_with(folder: Path) -> Optional[Dict[str, Any]]:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        raise UserError("{} cannot be read; choose another --save-dir, or remove it".format(file)) from None
+        raise UserError(f"{file} cannot be read; choose another --save-dir, or remove it") from None
 
 
 def set_aside(folder: Path) -> Optional[Path]:
@@ -151,10 +136,8 @@ def set_aside(folder: Path) -> Optional[Path]:
     old = [file for file in folder.iterdir() if file.name != "lock" and not file.name.startswith(("before-", "slurm"))]
     if not old:
         return None
-    number = 1
-    while (folder / "before-{}".format(number)).exists():
-        number += 1
-    aside = folder / "before-{}".format(number)
+    names = (folder / f"before-{number}" for number in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
     aside.mkdir()
     for file in sorted(old, key=lambda file: file.name == EXPERIMENT):  # last: until then, the folder is the old one's
         file.rename(aside / file.name)
@@ -170,8 +153,8 @@ def check_precision(precision: str, gpus: int) -> None:
 
         if torch.cuda.is_available() and not torch.cuda.is_bf16_supported():
             raise UserError(
-                "--precision bf16 needs a GPU with bfloat16 (A100 or later), which {} is not; choose fp32 or "
-                "fp16".format(torch.cuda.get_device_name())
+                f"--precision bf16 needs a GPU with bfloat16 (A100 or later), which {torch.cuda.get_device_name()} is "
+                "not; choose fp32 or fp16"
             )
 
 
@@ -186,31 +169,37 @@ def check_backend(flags: Flags) -> None:
 def check_disk(folder: Path, data: str, flags: Flags) -> None:
     """Refuses a disk that the checkpoints will not fit on."""
     existing = [file.stat().st_size for file in folder.glob("checkpoint*.pt")] if folder.exists() else []
-    each = max(existing) if existing else checkpoint_bytes(data, flags)
-    kept = max(int(value(flags, "--keep-last-epochs", "-1")), 0) or 10
-    kept += max(int(value(flags, "--keep-interval-updates", "-1")), 0)
-    needed = each * (kept + 3) - sum(existing)  # the best, the last, and one that is being written
-    place = folder
-    while not place.exists():
-        place = place.absolute().parent
-    free = shutil.disk_usage(str(place)).free
+    needed = all_checkpoints_bytes(data, flags, max(existing, default=None)) - sum(existing)
+    free = free_space(folder)
     if free < needed:
         raise UserError(
-            "the checkpoints need about {:.1f} GB, but only {:.1f} GB are free in {}; --keep-last-epochs after -- "
-            "keeps fewer".format(needed / 1e9, free / 1e9, place)
+            f"the checkpoints need about {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free in {folder}; "
+            "--keep-last-epochs after -- keeps fewer"
         )
+
+
+def free_space(folder: Path) -> int:
+    """Bytes free on the disk of a folder that may not exist yet."""
+    while not folder.exists():
+        folder = folder.absolute().parent
+    return shutil.disk_usage(str(folder)).free
+
+
+def all_checkpoints_bytes(data: str, flags: Flags, each: Optional[int] = None) -> int:
+    """About how much a training keeps: numbered checkpoints, the best, the last, and one that is being written."""
+    kept = max(int(value(flags, "--keep-last-epochs", "-1")), 0) or 10
+    kept += max(int(value(flags, "--keep-interval-updates", "-1")), 0)
+    return (each or checkpoint_bytes(data, flags)) * (kept + 3)
 
 
 def checkpoint_bytes(data: str, flags: Flags) -> int:
     """About how large a checkpoint will be: the weights and both moments of Adam, in float32."""
     language_model = is_language_model(flags)
-    dictionary = "dict.txt" if language_model else "dict.{}.txt".format(languages(flags)[0])
-    with open(str(Path(data.split(":")[0]) / dictionary), "rb") as file:
-        words = sum(1 for _ in file)
+    words = dictionaries(data, flags)[0].read_bytes().count(b"\n")
     parameters = 0
     for side, attentions in (("decoder", 1),) if language_model else (("encoder", 1), ("decoder", 2)):
         layers, width, inner = (
-            int(value(flags, "--{}-{}".format(side, size), default))
+            int(value(flags, f"--{side}-{size}", default))
             for size, default in (("layers", "6"), ("embed-dim", "512"), ("ffn-embed-dim", "2048"))
         )
         parameters += layers * (4 * attentions * width * width + 2 * width * inner)
@@ -228,7 +217,7 @@ def lock(folder: Path) -> Optional[Any]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise UserError("another training is running in {}".format(folder)) from None
+        raise UserError(f"another training is running in {folder}") from None
     except OSError:  # a file system without locks
         pass
     return file

@@ -9,35 +9,27 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq import files, scoring
-from powernorm_fairseq.console import Arguments, run_main
+from powernorm_fairseq.console import program
 from powernorm_fairseq.experiments import evaluation, recipes, references
 from powernorm_fairseq.experiments.corpora import CORPORA
 from powernorm_fairseq.safe_load import load_checkpoint
 
 LOG, MESSAGES, HYPOTHESES, REFERENCES = "generate.log", "messages.log", "hyp.txt", "ref.txt"
-
-
 PRESETS = {name: corpus for name, corpus in CORPORA.items() if corpus.beam is not None}
-
-
-def saved_languages(checkpoint: Path) -> Tuple[Optional[str], Optional[str]]:
-    """Source and target language that a checkpoint was trained for, as far as it says."""
-    state = load_checkpoint(checkpoint, mmap=True)
-    config = state.get("cfg") or {}
-    task = config.get("task") or state.get("args") or {}
-    settings = task if hasattr(task, "get") else vars(task)
-    return settings.get("source_lang"), settings.get("target_lang")
 
 
 def find_languages(args: argparse.Namespace) -> Tuple[str, str]:
     """The languages: what the flags say, else the checkpoint, else the names of the data files."""
     languages: Tuple[Any, ...] = (args.source_lang, args.target_lang)
     if not all(languages):
-        languages = tuple(flag or saved for flag, saved in zip(languages, saved_languages(args.checkpoint)))
+        state = load_checkpoint(args.checkpoint, mmap=True)
+        task = (state.get("cfg") or {}).get("task") or state.get("args") or {}
+        saved = task if hasattr(task, "get") else vars(task)
+        languages = tuple(flag or saved.get(name) for flag, name in zip(languages, ("source_lang", "target_lang")))
     if not all(languages):
         pairs = sorted({path.name.split(".")[1] for path in args.data.glob(args.subset + ".*-*.*.idx")})
         if not pairs:
-            raise scoring.ScoringError("{} has no {} data".format(args.data, args.subset))
+            raise scoring.ScoringError(f"{args.data} has no {args.subset} data")
         if len(pairs) > 1:
             raise scoring.ScoringError(
                 "{} has several language pairs ({}); give --source-lang and --target-lang".format(
@@ -50,12 +42,12 @@ def find_languages(args: argparse.Namespace) -> Tuple[str, str]:
 
 def data_files(data: Path, subset: str, source: str, target: str) -> List[Path]:
     """The files of a subset and the dictionaries; an error names what is missing."""
-    for pair in ("{}-{}".format(source, target), "{}-{}".format(target, source)):
-        stems = ["{}.{}.{}".format(subset, pair, lang) for lang in (source, target)]
+    for pair in (f"{source}-{target}", f"{target}-{source}"):
+        stems = [f"{subset}.{pair}.{lang}" for lang in (source, target)]
         if (data / (stems[1] + ".idx")).exists():
             break
     else:
-        raise scoring.ScoringError("{} has no {} data for {} to {}".format(data, subset, source, target))
+        raise scoring.ScoringError(f"{data} has no {subset} data for {source} to {target}")
     names = [stem + end for stem in stems for end in (".bin", ".idx")]
     return evaluation.data_files(data, [*names, *map("dict.{}.txt".format, (source, target))], "fairseq-preprocess")
 
@@ -69,11 +61,9 @@ def generate_command(args: argparse.Namespace, source: str, target: str, results
     command += ["--beam", str(preset.beam), "--lenpen", str(preset.lenpen), "--results-path", str(results)]
     # fairseq's default of 8 loses the last batch in fairseq-fixed 0.12.3: batch_by_size drops it if it is not full.
     command += ["--required-batch-size-multiple", "1"]
-    if args.batch_size is not None:
-        command += ["--batch-size", str(args.batch_size)]
-    if args.max_tokens is not None:
-        command += ["--max-tokens", str(args.max_tokens)]
-    return command + args.fairseq_flags
+    command += ["--batch-size", str(args.batch_size)] if args.batch_size is not None else []
+    command += ["--max-tokens", str(args.max_tokens)] if args.max_tokens is not None else []
+    return command + args.flags
 
 
 def count_sentences(index: Path) -> Optional[int]:
@@ -108,7 +98,7 @@ def run_visibly(command: Sequence[str], output: Path, messages: Path, total: Opt
     if process.returncode != 0:
         lines = messages.read_bytes().decode("utf-8", "replace").splitlines()
         print("\n".join(line[:500] for line in lines[-30:]), file=sys.stderr)
-        raise scoring.ScoringError("fairseq-generate failed with exit status {}; see above".format(process.returncode))
+        raise scoring.ScoringError(f"fairseq-generate failed with exit status {process.returncode}; see above")
 
 
 def decode(
@@ -116,7 +106,7 @@ def decode(
 ) -> Tuple[List[str], List[str]]:
     """Runs ``fairseq-generate``; returns its hypotheses and references in corpus order, without BPE."""
     print("running {}".format(" ".join(command)), file=sys.stderr, flush=True)
-    output = folder / "generate-{}.txt".format(args.subset)
+    output = folder / f"generate-{args.subset}.txt"
     run_visibly(command, output, folder / MESSAGES, total)
     output.replace(folder / LOG)
     with open(str(folder / LOG), encoding="utf-8", newline="\n") as file:
@@ -179,12 +169,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(argv: Sequence[str]) -> int:
+@program("evaluate", ValueError)
+def main(argv: Sequence[str]) -> int:
     """Evaluates as the command line says, or finds that it was done before, and prints the scores."""
     args = evaluation.parse_args(build_parser(), argv)
     source, target = find_languages(args)
     used = data_files(args.data, args.subset, source, target)
-    args.bpe = args.bpe or evaluation.find_bpe(args.data / "dict.{}.txt".format(target)) or "none"
+    args.bpe = args.bpe or evaluation.find_bpe(args.data / f"dict.{target}.txt") or "none"
     args.references = references.find(args.data, args.subset, target, args.ref, args.raw_ref)
     command = generate_command(args, source, target, files.folder_beside(args.out))
     if args.dry_run:
@@ -203,10 +194,5 @@ def run(argv: Sequence[str]) -> int:
     result = evaluation.result(args, request, lambda folder: evaluate(args, command, folder, total, target))
     for metric, bleu in result["scores"].items():
         print("{}: {}".format(metric, bleu["text"]))
-    print("results: {}".format(args.out), file=sys.stderr)
+    print(f"results: {args.out}", file=sys.stderr)
     return 0
-
-
-def main(argv: Arguments = None) -> int:
-    """Evaluates and prints the scores; returns the exit status."""
-    return run_main("evaluate", run, argv, ValueError)

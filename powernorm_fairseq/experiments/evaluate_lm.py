@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from powernorm_fairseq import scoring
-from powernorm_fairseq.console import Arguments, run_main
+from powernorm_fairseq.console import program
 from powernorm_fairseq.experiments import evaluation
 from powernorm_fairseq.safe_load import load_checkpoint
 
@@ -61,24 +61,10 @@ def saved_settings(checkpoint: Path) -> Tuple[Dict[str, Any], int, bool]:
     config = load_checkpoint(checkpoint, mmap=True).get("cfg") or {}
     task, model = config.get("task") or {}, config.get("model") or {}
     if task.get("_name") != "language_modeling":
-        raise scoring.ScoringError("{} is no checkpoint of a language model".format(checkpoint))
+        raise scoring.ScoringError(f"{checkpoint} is no checkpoint of a language model")
     longest = model.get("max_target_positions") or model.get("tokens_per_sample") or task["tokens_per_sample"]
     settings = {name: task[name] for name in (*TASK_FLAGS, "add_bos_token")}
     return settings, int(longest), bool(model.get("no_causal_mask"))
-
-
-def check_context(args: argparse.Namespace, longest: int) -> None:
-    """Refuses contexts that the model cannot take: fairseq would leave out what does not fit, and say nothing."""
-    if not 1 <= args.tokens_per_sample <= longest:
-        raise scoring.ScoringError(
-            "--tokens-per-sample {} does not fit the model; give 1 to {}".format(args.tokens_per_sample, longest)
-        )
-    if not 0 <= args.context_window < args.tokens_per_sample:
-        raise scoring.ScoringError(
-            "--context-window {} leaves nothing to predict; give 0 to {}".format(
-                args.context_window, args.tokens_per_sample - 1
-            )
-        )
 
 
 def count(data: Path, subset: str) -> Tuple[int, int, int, Optional[str]]:
@@ -88,23 +74,19 @@ def count(data: Path, subset: str) -> Tuple[int, int, int, Optional[str]]:
     dictionary = Dictionary.load(str(data / "dict.txt"))
     kind = evaluation.find_bpe(data / "dict.txt")
     lines = data_utils.load_indexed_dataset(str(data / subset), dictionary, None)
-    starts = [_begins_or_ends_word(dictionary[index], kind) for index in range(len(dictionary))]
+    words_of = {  # whether a token is the one of its word that is counted
+        "subword-nmt": lambda token: not token.endswith("@@"),
+        "sentencepiece": lambda token: token.startswith(scoring.SENTENCEPIECE_SPACE) or token in ("</s>", "<unk>"),
+        None: lambda token: True,
+    }
+    counted = [words_of[kind](dictionary[index]) for index in range(len(dictionary))]
     tokens = words = unknown = 0
     for line in lines:
         indices = line.tolist()
         tokens += len(indices)
-        words += sum(starts[index] for index in indices)
+        words += sum(counted[index] for index in indices)
         unknown += indices.count(dictionary.unk())
     return tokens, words, unknown, kind
-
-
-def _begins_or_ends_word(token: str, kind: Optional[str]) -> bool:
-    """Whether a token is the one of its word that is counted."""
-    if kind == "subword-nmt":
-        return not token.endswith("@@")
-    if kind == "sentencepiece":
-        return token.startswith(scoring.SENTENCEPIECE_SPACE) or token in ("</s>", "<unk>")
-    return True
 
 
 def eval_lm(args: argparse.Namespace, settings: Dict[str, Any]) -> Tuple[float, int]:
@@ -127,7 +109,7 @@ def eval_lm(args: argparse.Namespace, settings: Dict[str, Any]) -> Tuple[float, 
     program.logger.addHandler(listener)
     program.logger.setLevel(logging.INFO)
     try:
-        parsed = options.parse_args_and_arch(options.get_eval_lm_parser(), flags + args.fairseq_flags)
+        parsed = options.parse_args_and_arch(options.get_eval_lm_parser(), flags + args.flags)
         result = program.main(convert_namespace_to_omegaconf(parsed))
     finally:
         program.logger.removeHandler(listener)
@@ -143,16 +125,16 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any]) -> Dict[str, An
     loss, evaluated = eval_lm(args, settings)
     if evaluated != tokens:
         raise scoring.ScoringError(
-            "fairseq evaluated {} of {} tokens, which says nothing about the others".format(evaluated, tokens)
+            f"fairseq evaluated {evaluated} of {tokens} tokens, which says nothing about the others"
         )
     if not math.isfinite(loss):
-        raise scoring.ScoringError("the loss of {} is {}".format(args.checkpoint, loss))
+        raise scoring.ScoringError(f"the loss of {args.checkpoint} is {loss}")
     perplexity = math.exp(loss * tokens / words)
     how = "per word, blocks of {}, context window {}, {} words".format(
         settings["tokens_per_sample"], args.context_window, words
     )
     if args.leaking:
-        how = "{}; {}".format(LEAKING, how)
+        how = f"{LEAKING}; {how}"
     return {
         "scores": {"ppl": {"score": perplexity, "signature": how}},  # where every result has its scores
         "loss": loss * tokens / words,
@@ -169,21 +151,27 @@ def evaluate(args: argparse.Namespace, settings: Dict[str, Any]) -> Dict[str, An
     }
 
 
-def run(argv: Sequence[str]) -> int:
+@program("evaluate_lm", ValueError)
+def main(argv: Sequence[str]) -> int:
     """Evaluates as the command line says, or finds that it was done before, and prints the perplexity."""
     args = evaluation.parse_args(build_parser(), argv)
     used = evaluation.data_files(args.data, ["dict.txt", args.subset + ".idx", args.subset + ".bin"], "data_prep lm")
     settings, longest, leaks = saved_settings(args.checkpoint)
     if leaks and not args.leaking:
         raise scoring.ScoringError(
-            "{} was trained with --no-causal-mask: it sees the words that it is to predict, so its perplexity says "
-            "nothing; --leaking measures it all the same".format(args.checkpoint)
+            f"{args.checkpoint} was trained with --no-causal-mask: it sees the words that it is to predict, so its "
+            "perplexity says nothing; --leaking measures it all the same"
         )
     args.leaking = leaks
-    if args.tokens_per_sample is None:
-        args.tokens_per_sample = settings["tokens_per_sample"]
-    settings["tokens_per_sample"] = args.tokens_per_sample
-    check_context(args, longest)
+    if args.tokens_per_sample is not None:
+        settings["tokens_per_sample"] = args.tokens_per_sample
+    block = settings["tokens_per_sample"]
+    if not 1 <= block <= longest:  # fairseq would leave out what does not fit, and say nothing
+        raise scoring.ScoringError(f"--tokens-per-sample {block} does not fit the model; give 1 to {longest}")
+    if not 0 <= args.context_window < block:
+        raise scoring.ScoringError(
+            f"--context-window {args.context_window} leaves nothing to predict; give 0 to {block - 1}"
+        )
     request = evaluation.describe(args, used, settings=settings, context_window=args.context_window)
     result = evaluation.result(args, request, lambda folder: evaluate(args, settings))
     print(
@@ -192,10 +180,5 @@ def run(argv: Sequence[str]) -> int:
     )
     if leaks:
         print(LEAKING)
-    print("results: {}".format(args.out), file=sys.stderr)
+    print(f"results: {args.out}", file=sys.stderr)
     return 0
-
-
-def main(argv: Arguments = None) -> int:
-    """Evaluates and prints the perplexity; returns the exit status."""
-    return run_main("evaluate_lm", run, argv, ValueError)

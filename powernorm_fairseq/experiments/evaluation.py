@@ -19,8 +19,8 @@ def new_parser(about: str, program: str) -> argparse.ArgumentParser:
     """A command line with what every evaluation needs; ``program`` gets the flags after ``--``."""
     parser = argparse.ArgumentParser(
         description=about,
-        epilog="Flags after -- go to {} as they are, and win. Run again with nothing changed, the finished result is "
-        "printed at once.".format(program),
+        epilog=f"Flags after -- go to {program} as they are, and win. Run again with nothing changed, the finished "
+        "result is printed at once.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--data", required=True, type=Path, metavar="BIN", help="output folder of fairseq-preprocess")
@@ -32,18 +32,16 @@ def new_parser(about: str, program: str) -> argparse.ArgumentParser:
 
 
 def parse_args(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line; what follows ``--`` becomes ``fairseq_flags``."""
-    own, flags = recipes.split_flags(argv)
-    args = parser.parse_args(own)
-    args.fairseq_flags = flags
+    """Parses the command line; what follows ``--`` becomes ``flags``."""
+    args = recipes.parse_args(parser, argv)
     if args.out is None:
         kind = getattr(args, "preset", "lm")
-        args.out = args.checkpoint.with_name("{}.{}.{}".format(args.checkpoint.stem, kind, args.subset))
+        args.out = args.checkpoint.with_name(f"{args.checkpoint.stem}.{kind}.{args.subset}")
     args.out = args.out.absolute()
     if not args.checkpoint.is_file():
-        raise scoring.ScoringError("{} is no checkpoint file".format(args.checkpoint))
+        raise scoring.ScoringError(f"{args.checkpoint} is no checkpoint file")
     if not args.data.is_dir():
-        raise scoring.ScoringError("--data {} is no folder".format(args.data))
+        raise scoring.ScoringError(f"--data {args.data} is no folder")
     return args
 
 
@@ -59,7 +57,7 @@ def describe(args: argparse.Namespace, used: Sequence[Path], **more: Any) -> Dic
     return {
         "checkpoint": str(args.checkpoint.resolve()),
         "subset": args.subset,
-        "fairseq_flags": args.fairseq_flags,
+        "fairseq_flags": args.flags,
         **more,
         # by which another content is noticed; lists, as JSON gives them back
         "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()},
@@ -76,12 +74,10 @@ def result(
     if args.out.exists():
         if not args.overwrite:
             raise scoring.ScoringError(
-                "{} holds results of another checkpoint, other data or other flags; --overwrite replaces them".format(
-                    args.out
-                )
+                f"{args.out} holds results of another checkpoint, other data or other flags; --overwrite replaces them"
             )
         if not found and any(args.out.iterdir()):
-            raise scoring.ScoringError("{} was not written by an evaluation; choose another --out".format(args.out))
+            raise scoring.ScoringError(f"{args.out} was not written by an evaluation; choose another --out")
     with files.folder_aside(args.out) as folder:
         found = {"request": request, **evaluate(folder)}
         files.write(folder / RESULT, found)
@@ -92,5 +88,5 @@ def data_files(folder: Path, names: List[str], maker: str) -> List[Path]:
     """Files that must be there; an error names what is missing."""
     for name in names:
         if not (folder / name).is_file():
-            raise scoring.ScoringError("{} is missing; {} makes it".format(folder / name, maker))
+            raise scoring.ScoringError(f"{folder / name} is missing; {maker} makes it")
     return [folder / name for name in names]

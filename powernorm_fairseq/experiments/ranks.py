@@ -1,6 +1,7 @@
 """Where the processes of a training run, and running those of this machine: none outlives another's failure."""
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import os
@@ -59,6 +60,11 @@ def count_gpus() -> int:
     return torch.cuda.device_count()
 
 
+def count_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def find_place(nproc: Optional[int], gpus: int, env: Mapping[str, str], name: str = "") -> Place:
     """Reads from the environment which part of a training this command is.
 
@@ -76,45 +82,40 @@ def find_place(nproc: Optional[int], gpus: int, env: Mapping[str, str], name: st
         env: the environment.
         name: of the training; two at a time on one machine have different ones.
     """
+    local, address, device, rank = nproc or max(gpus, 1), None, 0, 0  # type: int, Optional[str], int, int
     if all(name in env for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         if nproc is not None:
             raise UserError(
                 "--nproc {} does not go with RANK={} and WORLD_SIZE={}, which make this command one process of a "
                 "larger training; leave it out, or unset them".format(nproc, env["RANK"], env["WORLD_SIZE"])
             )
-        rank, world, local_rank = int(env["RANK"]), int(env["WORLD_SIZE"]), int(env.get("LOCAL_RANK", "0"))
-        return _place(world, rank, 1, gpus, local_rank % max(gpus, 1), _master(env))
-    if "SLURM_STEP_NUM_TASKS" in env:
-        tasks, machines = int(env["SLURM_STEP_NUM_TASKS"]), int(env.get("SLURM_STEP_NUM_NODES", "1"))
-        local = nproc or (max(gpus, 1) if tasks == machines else 1)
-        local_task = int(env.get("SLURM_LOCALID", "0"))
-        port = _slurm_port(env, name) if tasks > 1 else _free_port()
-        address = "{}:{}".format(_slurm_host(env, machines), port) if tasks * local > 1 else None
-        device = local_task * local % max(gpus, 1)
-        return _place(tasks * local, int(env["SLURM_PROCID"]) * local, local, gpus, device, address)
-    local = nproc or max(gpus, 1)
-    if int(env.get("NNODES", "1")) > 1:
+        rank, commands, local = int(env["RANK"]), int(env["WORLD_SIZE"]), 1
+        device, address = int(env.get("LOCAL_RANK", "0")) % max(gpus, 1), "{MASTER_ADDR}:{MASTER_PORT}".format_map(env)
+    elif "SLURM_STEP_NUM_TASKS" in env:
+        commands, machines = int(env["SLURM_STEP_NUM_TASKS"]), int(env.get("SLURM_STEP_NUM_NODES", "1"))
+        rank, local = int(env["SLURM_PROCID"]), nproc or (max(gpus, 1) if commands == machines else 1)
+        device = int(env.get("SLURM_LOCALID", "0")) * local % max(gpus, 1)
+        if commands * local > 1:
+            port = _slurm_port(env, name) if commands > 1 else _free_port()
+            address = f"{_slurm_host(env, machines)}:{port}"
+    elif int(env.get("NNODES", "1")) > 1:
         lacking = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in env]
         if lacking:
             raise UserError("NNODES={} also needs {}".format(env["NNODES"], ", ".join(lacking)))
-        return _place(int(env["NNODES"]) * local, int(env["NODE_RANK"]) * local, local, gpus, 0, _master(env))
-    if "RANK" in env and env.get("WORLD_SIZE", "1") != "1":
+        rank, commands = int(env["NODE_RANK"]), int(env["NNODES"])
+        address = "{MASTER_ADDR}:{MASTER_PORT}".format_map(env)
+    elif "RANK" in env and env.get("WORLD_SIZE", "1") != "1":
         lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in env]
         raise UserError(
             "RANK={} and WORLD_SIZE={} make this command one process of a larger training, which also needs {}; set "
             "that, or unset them".format(env["RANK"], env["WORLD_SIZE"], " and ".join(lacking))
         )
-    return _place(local, 0, local, gpus, 0, None if local == 1 else "127.0.0.1:{}".format(_free_port()))
-
-
-def _place(world: int, first: int, local: int, gpus: int, device: int, address: Optional[str]) -> Place:
+    else:
+        commands, address = 1, f"127.0.0.1:{_free_port()}"
     if gpus and device + local > gpus:
-        raise UserError("--nproc {} is more than the {} GPUs here".format(local, gpus))
-    return Place(world, first, local, gpus, device, address if world > 1 else None)
-
-
-def _master(env: Mapping[str, str]) -> str:
-    return "{}:{}".format(env["MASTER_ADDR"], env["MASTER_PORT"])
+        raise UserError(f"--nproc {local} is more than the {gpus} GPUs here")
+    world = commands * local
+    return Place(world, rank * local, local, gpus, device, address if world > 1 else None)
 
 
 def _slurm_host(env: Mapping[str, str], machines: int) -> str:
@@ -164,8 +165,8 @@ class Ranks:
     def __init__(self, folder: Path, first: int, signals: List[int], patience: float = 0) -> None:
         self.folder = folder
         self.first = first
-        self.stop_file = folder / "stop-{}".format(first)
-        self.heeded = folder / "stop-{}.heeded".format(first)
+        self.stop_file = folder / f"stop-{first}"
+        self.heeded = folder / f"stop-{first}.heeded"
         self.signals = signals
         self.patience = patience
         self.processes: List["subprocess.Popen[bytes]"] = []
@@ -174,11 +175,11 @@ class Ranks:
     def log(self, index: int) -> Path:
         """Where a process's output goes."""
         rank = self.first + index
-        return self.folder / (LOG if rank == 0 else "rank-{}.log".format(rank))
+        return self.folder / (LOG if rank == 0 else f"rank-{rank}.log")
 
     def heartbeat(self, index: int) -> Path:
         """The file that a process touches with every batch (``powernorm_fairseq/fairseq_fixes/heartbeat.py``)."""
-        return self.folder / "heartbeat-{}".format(self.first + index)
+        return self.folder / f"heartbeat-{self.first + index}"
 
     def run(self, commands: Sequence[Sequence[str]], env: Dict[str, str]) -> int:
         """Runs one process for each command; returns 0 or STOPPED, and raises if a process fails."""
@@ -220,7 +221,7 @@ class Ranks:
             if self.signals and not asked:
                 asked = True
                 self.stop_file.touch()
-                say("{}: stopping after this update, with a checkpoint".format(signal.Signals(self.signals[0]).name))
+                say(f"{signal.Signals(self.signals[0]).name}: stopping after this update, with a checkpoint")
             if self.signals.count(signal.SIGINT) > 1:
                 raise UserError("stopped at once; the same command goes on from the last checkpoint")
             self._check()
@@ -228,7 +229,7 @@ class Ranks:
             if first_end is None and any(process.poll() == 0 for process in self.processes):
                 first_end = time.monotonic()
             if first_end is not None and time.monotonic() - first_end > PATIENCE:
-                raise UserError("a process did not end within {:.0f} s after another had".format(PATIENCE))
+                raise UserError(f"a process did not end within {PATIENCE:.0f} s after another had")
         self._check()
 
     def _check(self) -> None:
@@ -243,9 +244,9 @@ class Ranks:
             with open(str(self.log(index)), encoding="utf-8", errors="replace") as file:
                 sys.stderr.write("".join(file.readlines()[-TAIL:]))
         killed = status < 0
-        how = "was ended by " + signal.Signals(-status).name if killed else "failed with status {}".format(status)
+        how = "was ended by " + signal.Signals(-status).name if killed else f"failed with status {status}"
         others = "; the other processes were stopped" if len(self.processes) > 1 else ""
-        raise UserError("rank {} {}{}; its output is in {}".format(rank, how, others, self.log(index)))
+        raise UserError(f"rank {rank} {how}{others}; its output is in {self.log(index)}")
 
     def _check_progress(self) -> None:
         """Raises if all processes have stood still for too long; before the first batch there is no telling."""
@@ -255,26 +256,24 @@ class Ranks:
         if time.time() - max(beats) < self.patience:
             return
         stopped = [self.first + index for index, process in enumerate(self.processes) if _is_stopped(process.pid)]
-        which = "rank {} is stopped, and ".format(stopped[0]) if stopped else ""
+        which = f"rank {stopped[0]} is stopped, and " if stopped else ""
         raise UserError(
-            "{}no process has made progress for {:.0f} s; all were ended, and the same command goes on from the last "
-            "checkpoint".format(which, self.patience)
+            f"{which}no process has made progress for {self.patience:.0f} s; all were ended, and the same command "
+            "goes on from the last checkpoint"
         )
 
     def _kill(self) -> None:
         """Ends what still runs, with all children."""
         for process in self.processes:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
         if self.copier is not None:
             self.copier.join(timeout=5)
 
     def _forget(self, count: int) -> None:
         for file in (self.stop_file, self.heeded, *map(self.heartbeat, range(count))):
-            if file.exists():
+            with contextlib.suppress(FileNotFoundError):
                 file.unlink()
 
 
@@ -287,16 +286,15 @@ def peak_memory() -> int:
 def _is_stopped(pid: int) -> bool:
     """Whether a process was stopped (SIGSTOP), where /proc tells."""
     try:
-        return Path("/proc/{}/stat".format(pid)).read_text().rsplit(")", 1)[1].split()[0] in "Tt"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "Tt"
     except (OSError, IndexError):
         return False
 
 
 def _protect() -> None:
     """In a new process: what is sent to a whole job must not end it, but the end of its starter must."""
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

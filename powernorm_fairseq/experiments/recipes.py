@@ -119,6 +119,14 @@ def split_flags(words: Sequence[str]) -> Tuple[List[str], List[str]]:
     return list(words[:cut]), list(words[cut + 1 :])
 
 
+def parse_args(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parses a program's own words; what follows ``--`` becomes ``flags``."""
+    own, flags = split_flags(argv)
+    args = parser.parse_args(own)
+    args.flags = flags
+    return args
+
+
 def parse_flags(words: Sequence[str]) -> Flags:
     """Flag -> values, of flags as they are typed; a negative number is a value."""
     flags: Flags = {}
@@ -128,7 +136,7 @@ def parse_flags(words: Sequence[str]) -> Flags:
             flags.pop(flag, None)  # given twice, the last one counts, and the values that follow are its own
             flags[flag] = [value] if equals else []
         elif not flags:
-            raise UserError("{} is no flag; after -- come flags of fairseq-train".format(word))
+            raise UserError(f"{word} is no flag; after -- come flags of fairseq-train")
         else:
             flags[next(reversed(list(flags)))].append(word)
     return flags
@@ -161,5 +169,5 @@ def program(name: str) -> str:
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise UserError("{} is neither beside {} nor on PATH; see scripts/setup.sh".format(name, sys.executable))
+        raise UserError(f"{name} is neither beside {sys.executable} nor on PATH; see scripts/setup.sh")
     return found

@@ -4,13 +4,12 @@ The references in the output of fairseq-generate went through the dictionary, wh
 ``<<unk>>``. data_prep keeps the prepared text in ``tok/`` beside ``bin/``, and the published one in ``ref/``.
 """
 
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from powernorm_fairseq import scoring
+from powernorm_fairseq import files, scoring
+from powernorm_fairseq.console import say
 
 UNKNOWN = "<<unk>>"
 
@@ -51,16 +50,12 @@ def find(data: Path, subset: str, lang: str, prepared: Sequence[Path], published
         prepared: files that the user names.
         published: the same.
     """
-    name = "{}.{}".format(subset, lang)
     beside = data.resolve().parent
-    try:
-        options = json.loads((beside / "manifest.json").read_text(encoding="utf-8"))["options"]
-    except (OSError, ValueError, KeyError):
-        options = None
+    options = files.read_json(beside / "manifest.json").get("options")
     if options is None:  # not data_prep's: whatever lies beside it may be something else
         return References(tuple(prepared), tuple(published), given=bool(prepared))
-    own = [path for path in (beside / "tok" / name,) if path.is_file()]
-    raw = [path for path in (beside / "ref" / name,) if path.is_file()]
+    kept = [beside / kind / f"{subset}.{lang}" for kind in ("tok", "ref")]
+    own, raw = ([path] if path.is_file() else [] for path in kept)
     return References(
         tuple(prepared or own),
         tuple(published or raw),
@@ -78,32 +73,25 @@ def read(references: References, printed: List[str]) -> Tuple[List[scoring.Text]
         printed: the references in fairseq's output, subwords joined.
     """
     texts = [scoring.Text.read(path) for path in references.prepared]
-    if not references.given:
-        if texts and len(texts[0].lines) != len(printed):
-            _say("{} has {} lines and the data {}; ".format(texts[0].name, len(texts[0].lines), len(printed)), printed)
-            return [scoring.Text.of("the output of fairseq-generate", printed)], []
-        if not texts:
-            if any(UNKNOWN in line for line in printed):
-                _say("the prepared text is not beside the data; ", printed)
-            texts = [scoring.Text.of("the output of fairseq-generate", printed)]
-        else:
-            _check(texts[0], printed)
-    return texts, [scoring.Text.read(path) for path in references.published]
-
-
-def _say(why: str, printed: List[str]) -> None:
-    unknown = sum(UNKNOWN in line for line in printed)
-    print(
-        "evaluate: {}references are those that fairseq printed, {} of {} with an unknown subword; --ref FILE names "
-        "better ones".format(why, unknown, len(printed)),
-        file=sys.stderr,
-    )
-
-
-def _check(text: scoring.Text, printed: List[str]) -> None:
-    """Refuses prepared text that the data was not made from."""
-    for number, (line, known) in enumerate(zip(text.strings(), printed), 1):
-        if UNKNOWN not in known and "".join(line.split()) != "".join(known.split()):
-            raise scoring.ScoringError(
-                "line {} of {} is not what the data was made from; give --ref FILE".format(number, text.name)
-            )
+    published = [scoring.Text.read(path) for path in references.published]
+    if references.given:
+        return texts, published
+    unknown, why = sum(UNKNOWN in line for line in printed), ""
+    if not texts:
+        why = "the prepared text is not beside the data" if unknown else ""
+    elif len(texts[0].lines) != len(printed):
+        why, published = f"{texts[0].name} has {len(texts[0].lines)} lines and the data {len(printed)}", []
+    else:
+        for number, (line, known) in enumerate(zip(texts[0].strings(), printed), 1):
+            if UNKNOWN not in known and "".join(line.split()) != "".join(known.split()):
+                raise scoring.ScoringError(
+                    f"line {number} of {texts[0].name} is not what the data was made from; give --ref FILE"
+                )
+        return texts, published
+    if why:
+        say(
+            "evaluate",
+            f"{why}; references are those that fairseq printed, {unknown} of {len(printed)} with an unknown subword; "
+            "--ref FILE names better ones",
+        )
+    return [scoring.Text.of("the output of fairseq-generate", printed)], published

@@ -4,10 +4,10 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq import scoring
-from powernorm_fairseq.console import Arguments, run_main
+from powernorm_fairseq.console import program
 from powernorm_fairseq.scoring.comet import DEFAULT_MODEL
 
 
@@ -78,12 +78,12 @@ def published_references(test_set: str) -> List[scoring.Text]:
     try:
         files = get_reference_files(name, pair)
     except (Exception, SystemExit) as error:  # it exits where there is no network
-        raise scoring.ScoringError("sacreBLEU cannot give the test set {}: {}".format(test_set, error)) from None
+        raise scoring.ScoringError(f"sacreBLEU cannot give the test set {test_set}: {error}") from None
     return [scoring.Text.read(file) for file in files]
 
 
-def score(args: argparse.Namespace) -> Dict[str, Dict[str, Any]]:
-    """Scores what the command line names; metric -> {"score": ..., "comparison": ... or None}."""
+def score(args: argparse.Namespace) -> Dict[str, Tuple[scoring.Score, Optional[scoring.Comparison]]]:
+    """Scores what the command line names; metric -> its score, and the comparison with the baseline if there is one."""
     system = read_text(args.sys, args.remove_bpe)
     raw = published_references(args.test_set) if args.test_set else [scoring.Text.read(path) for path in args.raw_ref]
     scorer = scoring.Scorer(
@@ -96,7 +96,7 @@ def score(args: argparse.Namespace) -> Dict[str, Dict[str, Any]]:
         model=args.comet_model,
     )
     baseline = read_text(args.baseline, args.remove_bpe) if args.baseline else None
-    results: Dict[str, Dict[str, Any]] = {}
+    results: Dict[str, Tuple[scoring.Score, Optional[scoring.Comparison]]] = {}
     for metric in dict.fromkeys(args.metric or scoring.DEFAULT_METRICS):
         try:
             found = scorer.score(metric, system)
@@ -104,46 +104,31 @@ def score(args: argparse.Namespace) -> Dict[str, Dict[str, Any]]:
         except scoring.ScoringError as error:
             if args.metric or not results:
                 raise
-            print("score: left out {}: {}".format(metric, error), file=sys.stderr)
+            print(f"score: left out {metric}: {error}", file=sys.stderr)
         else:
-            results[metric] = {"score": found, "comparison": comparison}
+            results[metric] = found, comparison
     return results
 
 
-def to_json(results: Dict[str, Dict[str, Any]]) -> Dict[str, Any]:
-    """The results as plain data."""
-    plain = {}
-    for metric, result in results.items():
-        plain[metric] = result["score"].as_json()
-        if result["comparison"]:
-            plain[metric]["bootstrap"] = asdict(result["comparison"])
-    return plain
-
-
-def to_lines(results: Dict[str, Dict[str, Any]]) -> List[str]:
-    """The results as text, each line with the name of its metric where there are several."""
-    lines = []
-    for metric, result in results.items():
-        name = "" if len(results) == 1 else metric + ": "
-        lines.append(name + result["score"].text)
-        if result["comparison"]:
-            lines.append(name + result["comparison"].text)
-    return lines
-
-
-def run(argv: Sequence[str]) -> int:
-    """Scores as the command line says."""
+@program("score")
+def main(argv: Sequence[str]) -> int:
+    """Scores as the command line says; returns the exit status."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.samples < 2:
-        parser.error("--samples {} is too few; give at least 2".format(args.samples))
+        parser.error(f"--samples {args.samples} is too few; give at least 2")
     if [args.sys, args.baseline, args.source, *args.ref, *args.raw_ref].count("-") > 1:
         parser.error("only one text can be standard input")
     results = score(args)
-    print(json.dumps(to_json(results), indent=2) if args.json else "\n".join(to_lines(results)))
+    if args.json:
+        plain = {metric: found.as_json() for metric, (found, _) in results.items()}
+        for metric, (_, comparison) in results.items():
+            plain[metric].update({"bootstrap": asdict(comparison)} if comparison else {})
+        print(json.dumps(plain, indent=2))
+        return 0
+    for metric, lines in results.items():
+        name = "" if len(results) == 1 else metric + ": "  # needed where there are several
+        for line in lines:
+            if line is not None:
+                print(name + line.text)
     return 0
-
-
-def main(argv: Arguments = None) -> int:
-    """Scores as the command line says; returns the exit status."""
-    return run_main("score", run, argv, scoring.ScoringError)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Sequence
 
-from powernorm_fairseq.console import Arguments, UserError, run_main, say
+from powernorm_fairseq.console import UserError, program, say
 from powernorm_fairseq.experiments import average, checks, evaluate, evaluate_lm, recipes, train
 from powernorm_fairseq.files import read_json
 
@@ -57,10 +57,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(argv: Sequence[str]) -> int:
+@program("score")
+def main(argv: Sequence[str]) -> int:
     """Scores as the command line says; the exit status tells whether every training has a score."""
-    own, flags = recipes.split_flags(argv)
-    args = build_parser().parse_args(own)
+    args = recipes.parse_args(build_parser(), argv)
     found = sorted(args.dir.glob("*/experiment.json"))
     if not found:
         raise UserError(f"{args.dir} has no training")
@@ -71,13 +71,8 @@ def run(argv: Sequence[str]) -> int:
             if state != "finished":
                 raise UserError(f"its training is {state}")
             with contextlib.redirect_stdout(sys.stderr):
-                score(folder, read_json(file), args.data, flags)
+                score(folder, read_json(file), args.data, args.flags)
         except (OSError, ValueError) as error:
             say("score", f"{folder.name} has no score: {error}")
             failed += 1
     return 1 if failed else 0
-
-
-def main(argv: Arguments = None) -> int:
-    """Scores as the command line says; returns the exit status."""
-    return run_main("score", run, argv)

@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from powernorm_fairseq import files
-from powernorm_fairseq.console import Arguments, UserError, run_main
+from powernorm_fairseq.console import UserError, program
 from powernorm_fairseq.experiments import batches, checks, ranks, recipes
 from powernorm_fairseq.experiments.ranks import STOPPED, Place, say
 
@@ -65,23 +66,22 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``extra``."""
-    own, extra = recipes.split_flags(argv)
-    args = build_parser().parse_args(own)
+    args = recipes.parse_args(build_parser(), argv)
     recipes.check_names(args)
     if args.nproc is not None and args.nproc < 1:
-        raise UserError("--nproc {} is too few; give at least 1".format(args.nproc))
-    args.extra = recipes.parse_flags(extra)
+        raise UserError(f"--nproc {args.nproc} is too few; give at least 1")
+    args.extra = recipes.parse_flags(args.flags)
     for name in ("save_minutes", "hang_minutes"):
         if not 0 <= getattr(args, name) < float("inf"):
             flag = "--" + name.replace("_", "-")
-            raise UserError("{} {} is no number of minutes".format(flag, getattr(args, name)))
+            raise UserError(f"{flag} {getattr(args, name)} is no number of minutes")
     half = [flag for flag in HALF if flag in args.extra]
     if half and args.precision not in (None, HALF[half[0]]):
-        raise UserError("--precision {} and {} after -- contradict each other".format(args.precision, half[0]))
+        raise UserError(f"--precision {args.precision} and {half[0]} after -- contradict each other")
     args.precision = args.precision or (HALF[half[0]] if half else "fp32")
     ours = [flag for flag in ("--save-dir", "--seed", "--user-dir", "--encoder-norm", "--norm") if flag in args.extra]
     if ours:
-        raise UserError("{} cannot come after --; train sets it itself".format(ours[0]))
+        raise UserError(f"{ours[0]} cannot come after --; train sets it itself")
     args.argv = list(argv)
     args.data = os.environ.get("POWERNORM_DATA") or args.data  # a copy on this machine's own disk
     args.save_dir = args.save_dir.absolute()
@@ -104,31 +104,17 @@ def all_flags(args: argparse.Namespace, place: Place) -> recipes.Flags:
     return recipes.merge(args.preset, args.norm, flags, args.extra)
 
 
-def warnings(args: argparse.Namespace, place: Place, flags: recipes.Flags) -> List[str]:
-    """What of the recipe cannot be kept on so many processes."""
-    usual = recipes.usual_processes(args.preset)
-    tokens = int(recipes.recipe(args.preset, args.norm)["--max-tokens"][0])
-    return batches.warnings(flags, tokens, usual, place.world, args.extra)
-
-
-def commands(args: argparse.Namespace, place: Place, flags: recipes.Flags) -> List[List[str]]:
-    """One call of fairseq-train for each process here."""
-    start = [recipes.program("fairseq-train"), args.data, "--user-dir", str(PACKAGE)]
-    flags = {flag: values for flag, values in flags.items() if flag != "--cpu"}  # rank_flags says it
-    return [[*start, *recipes.to_words(flags), *place.rank_flags(index)] for index in range(place.local)]
-
-
 def environment(place: Place) -> Dict[str, Any]:
     """What a result may depend on besides the command."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "python": "{} ({})".format(platform.python_version(), sys.executable),
-        "packages": {name: found for name, found in ((name, _version(name)) for name in PACKAGES) if found},
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "packages": {name: version for name, version in map(_version, PACKAGES) if version},
         "git_revision": _git_revision(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": ranks.count_cores(),
         "gpus": _output(["nvidia-smi", "-L"]).splitlines() if place.gpus else [],
         "processes": {"all": place.world, "here": place.local, "first_rank": place.first, "meet_at": place.address},
         "variables": {
@@ -139,13 +125,11 @@ def environment(place: Place) -> Dict[str, Any]:
     }
 
 
-def _version(package: str) -> Optional[str]:
-    from importlib import metadata
-
+def _version(package: str) -> Tuple[str, Optional[str]]:
     try:
-        return metadata.version(package)
+        return package, metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None
+        return package, None
 
 
 def _processor() -> str:
@@ -172,12 +156,6 @@ def _output(command: Sequence[str]) -> str:
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
-def finished_before(args: argparse.Namespace, flags: recipes.Flags) -> bool:
-    """Whether the folder holds the end of this very training; one with other flags (more updates, say) goes on."""
-    status = files.read_json(args.save_dir / STATUS)
-    return status.get("state") == "finished" and status["flags"] == length(flags)
-
-
 def length(flags: recipes.Flags) -> recipes.Flags:
     """The flags that say how long a training is."""
     return {flag: flags[flag] for flag in ("--max-update", "--max-epoch", "--patience") if flag in flags}
@@ -185,11 +163,9 @@ def length(flags: recipes.Flags) -> recipes.Flags:
 
 def child_environment(place: Place, save_minutes: float) -> Dict[str, str]:
     """The environment of fairseq-train, unless the user set it: cores divided, and on a CPU freed memory kept."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = int(os.environ.get("SLURM_CPUS_PER_TASK") or cores) // place.local
+    threads = int(os.environ.get("SLURM_CPUS_PER_TASK") or ranks.count_cores()) // place.local
     ours = {"OMP_NUM_THREADS": str(max(1, threads)), "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
-    ours["POWERNORM_SAVE_MINUTES"] = str(save_minutes)
-    return {**ours, **variables(place)}
+    return {**ours, "POWERNORM_SAVE_MINUTES": str(save_minutes), **variables(place)}
 
 
 def variables(place: Place) -> Dict[str, str]:
@@ -206,13 +182,13 @@ def record(
 ) -> None:
     """Writes beside the log what is being run, where, and by whom."""
     own = ["powernorm", "train", *args.argv]
-    lines = ["# in {}".format(os.getcwd())] + [" ".join(map(shlex.quote, call)) for call in ([own, *calls])]
+    lines = [f"# in {os.getcwd()}"] + [" ".join(map(shlex.quote, call)) for call in ([own, *calls])]
     files.write(args.save_dir / COMMAND, "\n".join(lines) + "\n")
     files.write(args.save_dir / ENVIRONMENT, environment(place))
     files.write(args.save_dir / checks.EXPERIMENT, experiment)
     with open(str(args.save_dir / ranks.LOG), "a", encoding="utf-8") as log:
         log.write("train: {} {}\n".format(time.strftime("%Y-%m-%d %H:%M:%S"), lines[1]))
-        log.writelines("train: {}\n".format(sentence) for sentence in sentences)
+        log.writelines(f"train: {sentence}\n" for sentence in sentences)
 
 
 def mend(folder: Path) -> None:
@@ -223,8 +199,23 @@ def mend(folder: Path) -> None:
         mend_last_checkpoint(folder, say)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Checks, records and trains; returns the exit status."""
+def make_room(args: argparse.Namespace, experiment: Dict[str, Any]) -> None:
+    """Moves aside what is in the way: all with --restart, else the records of another try that never saved."""
+    file = args.save_dir / checks.EXPERIMENT
+    if not args.restart:
+        if checks.has_checkpoint(args.save_dir) or not file.exists():
+            return
+        if files.read_json(file) == experiment:
+            return
+    aside = checks.set_aside(args.save_dir)
+    if aside is not None:
+        say(f"what was in {args.save_dir} is in {aside} now")
+
+
+@program("train")
+def main(argv: Sequence[str]) -> int:
+    """Checks, records and trains; returns the exit status: 75 if training was asked to stop, and did."""
+    args = parse_args(argv)
     signals = [] if args.dry_run else ranks.note_signals()
     gpus = 0 if "--cpu" in args.extra else ranks.count_gpus()
     if args.dry_run and os.environ.get("POWERNORM_DRY_RUN_GPUS"):  # for a machine that has others
@@ -238,10 +229,13 @@ def run(args: argparse.Namespace) -> int:
     checks.check_backend(flags)
     checks.data_files(args.data, flags)
     checks.check_dictionaries(args.data, flags)
-    calls = commands(args, place, flags)
+    start = [recipes.program("fairseq-train"), args.data, "--user-dir", str(PACKAGE)]
+    start += recipes.to_words({flag: values for flag, values in flags.items() if flag != "--cpu"})  # rank_flags says it
+    calls = [[*start, *place.rank_flags(index)] for index in range(place.local)]
     experiment = checks.describe(args.preset, args.norm, args.seed, args.data, flags, args.extra)
     experiment.update(batch=batches.describe(flags, place.world), precision=args.precision)
-    sentences = warnings(args, place, flags)
+    tokens = int(recipes.recipe(args.preset, args.norm)["--max-tokens"][0])
+    sentences = batches.warnings(flags, tokens, recipes.usual_processes(args.preset), place.world, args.extra)
     if place.first == 0:
         if not args.restart:
             checks.check_save_dir(args.save_dir, experiment)
@@ -251,8 +245,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("\n".join(" ".join(map(shlex.quote, call)) for call in calls))
         return 0
-    if finished_before(args, flags) and not args.restart:
-        say("{} is finished".format(args.save_dir))
+    before = files.read_json(args.save_dir / STATUS)
+    if before.get("state") == "finished" and before["flags"] == length(flags) and not args.restart:
+        say(f"{args.save_dir} is finished")  # with other flags, more updates say, it goes on
         return 0
     args.save_dir.mkdir(parents=True, exist_ok=True)
     processes = ranks.Ranks(args.save_dir, place.first, signals, 60 * args.hang_minutes)
@@ -276,23 +271,5 @@ def run(args: argparse.Namespace) -> int:
         status["peak_memory"] = max(peak or 0, ranks.peak_memory())
         files.write(args.save_dir / STATUS, status)
         held.close()
-    say("{}; the same command goes on".format(status["state"]) if code else "finished: {}".format(args.save_dir))
+    say("{}; the same command goes on".format(status["state"]) if code else f"finished: {args.save_dir}")
     return code
-
-
-def make_room(args: argparse.Namespace, experiment: Dict[str, Any]) -> None:
-    """Moves aside what is in the way: all with --restart, else the records of another try that never saved."""
-    file = args.save_dir / checks.EXPERIMENT
-    if not args.restart:
-        if checks.has_checkpoint(args.save_dir) or not file.exists():
-            return
-        if files.read_json(file) == experiment:
-            return
-    aside = checks.set_aside(args.save_dir)
-    if aside is not None:
-        say("what was in {} is in {} now".format(args.save_dir, aside))
-
-
-def main(argv: Arguments = None) -> int:
-    """Trains as the command line says; returns the exit status: 75 if training was asked to stop, and did."""
-    return run_main("train", lambda words: run(parse_args(words)), argv)

@@ -45,7 +45,7 @@ def chosen(setting: str) -> Tuple[str, ...]:
     for word in left_out:
         if word[:1] != "-" or word[1:] not in FIXES:
             names = ", ".join("-" + name for name in FIXES)
-            raise ValueError("{}={}: {} is not known; choose none, or from {}".format(VARIABLE, setting, word, names))
+            raise ValueError(f"{VARIABLE}={setting}: {word} is not known; choose none, or from {names}")
     return tuple(name for name in FIXES if "-" + name not in left_out)
 
 
@@ -54,4 +54,4 @@ def install() -> None:
     for name in chosen(os.environ.get(VARIABLE, "")):
         if name not in _installed:
             _installed.add(name)
-            importlib.import_module("{}.{}".format(__name__, name)).install()
+            importlib.import_module(f"{__name__}.{name}").install()

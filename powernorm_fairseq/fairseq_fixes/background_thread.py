@@ -10,6 +10,8 @@ import time
 import weakref
 from typing import Any, Iterator
 
+from powernorm_fairseq.around import around
+
 PATIENCE = 30.0  # seconds, for a batch that takes long to load
 _threads: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -18,14 +20,12 @@ def install() -> None:
     """Makes the threads end before the interpreter does."""
     from fairseq.data import iterators
 
-    fairseq_init = iterators.BackgroundConsumer.__init__
-
-    def init(self: Any, queue: Any, source: Any, *args: Any, **more: Any) -> None:
+    @around(iterators.BackgroundConsumer, "__init__")
+    def init(fairseq_init: Any, self: Any, queue: Any, source: Any, *args: Any, **more: Any) -> None:
         fairseq_init(self, queue, _until_asked(self, source), *args, **more)
         self.asked_to_end = False
         _threads.add(self)
 
-    iterators.BackgroundConsumer.__init__ = init
     atexit.register(_end_all)
 
 

@@ -5,8 +5,9 @@ ignored and the training has full precision. Mended by believing ``--tpu`` alone
 ``--fp16`` on a CPU, whose flat copy of the parameters asks CUDA for its device, gets a sentence.
 """
 
-import functools
 from typing import Any
+
+from powernorm_fairseq.around import around
 
 EXCLUSIVE = "--fp16 and --bf16 exclude each other, and a TPU has no --fp16; choose one"
 
@@ -17,11 +18,10 @@ def install() -> None:
     from fairseq.optim import FP16Optimizer
     from fairseq.trainer import Trainer
 
-    fairseq_parse, fairseq_init = options.parse_args_and_arch, Trainer.__init__
     fairseq_build = FP16Optimizer.build_optimizer.__func__
 
-    @functools.wraps(fairseq_parse)
-    def parse_args_and_arch(parser: Any, input_args: Any = None, *args: Any, **more: Any) -> Any:
+    @around(options, "parse_args_and_arch")
+    def parse_args_and_arch(fairseq_parse: Any, parser: Any, input_args: Any = None, *args: Any, **more: Any) -> Any:
         try:
             result = fairseq_parse(parser, input_args, *args, **more)
         except ValueError as error:
@@ -33,10 +33,14 @@ def install() -> None:
             namespace.tpu = parser.parse_known_args(input_args)[0].tpu  # what was typed
         return result
 
-    @functools.wraps(fairseq_init)
-    def init(self: Any, cfg: Any, *args: Any, **more: Any) -> None:
-        if hasattr(cfg, "common"):
-            complete(cfg.common)
+    @around(Trainer, "__init__")
+    def init(fairseq_init: Any, self: Any, cfg: Any, *args: Any, **more: Any) -> None:
+        common = getattr(cfg, "common", None)
+        if common is not None:  # what the flags imply
+            common.bf16 = common.bf16 or common.memory_efficient_bf16
+            common.fp16 = common.fp16 or common.memory_efficient_fp16
+            if common.bf16 and common.fp16:
+                raise ValueError(EXCLUSIVE)
         fairseq_init(self, cfg, *args, **more)
 
     def build_optimizer(cls: Any, cfg: Any, params: Any, **kwargs: Any) -> Any:
@@ -48,21 +52,4 @@ def install() -> None:
             )
         return fairseq_build(cls, cfg, params, **kwargs)
 
-    options.parse_args_and_arch = parse_args_and_arch
-    Trainer.__init__ = init
     FP16Optimizer.build_optimizer = classmethod(build_optimizer)
-
-
-def complete(common: Any) -> None:
-    """Adds what the flags of precision imply.
-
-    Args:
-        common: fairseq's settings of that name.
-
-    Raises:
-        ValueError: they exclude each other.
-    """
-    common.bf16 = common.bf16 or common.memory_efficient_bf16
-    common.fp16 = common.fp16 or common.memory_efficient_fp16
-    if common.bf16 and common.fp16:
-        raise ValueError(EXCLUSIVE)

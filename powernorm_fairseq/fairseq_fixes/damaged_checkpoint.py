@@ -4,7 +4,6 @@ Mended by looking at the file first, and by going on from the newest whole check
 writing, or had only left to delete, is removed.
 """
 
-import functools
 import logging
 import os
 import pickle
@@ -13,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, Callable, List, Optional
 
+from powernorm_fairseq.around import around
 from powernorm_fairseq.safe_load import load_checkpoint
 from powernorm_fairseq.safe_save import copy_file
 
@@ -73,10 +73,8 @@ def install() -> None:
     """Makes fairseq look at the last checkpoint before it resumes."""
     from fairseq import checkpoint_utils
 
-    fairseq_load = checkpoint_utils.load_checkpoint
-
-    @functools.wraps(fairseq_load)
-    def load(cfg: Any, trainer: Any, **more: Any) -> Any:
+    @around(checkpoint_utils, "load_checkpoint")
+    def load(fairseq_load: Any, cfg: Any, trainer: Any, **more: Any) -> Any:
         if cfg.restore_file == LAST and not cfg.no_last_checkpoints and not trainer.checkpoint_suffix:
             if trainer.data_parallel_rank == 0:
                 folder = Path(cfg.save_dir)
@@ -84,8 +82,6 @@ def install() -> None:
                     _remove_old_checkpoints(cfg)
             _wait_for_all_ranks(trainer)
         return fairseq_load(cfg, trainer, **more)
-
-    checkpoint_utils.load_checkpoint = load
 
 
 def _wait_for_all_ranks(trainer: Any) -> None:

@@ -3,7 +3,6 @@
 Mended by naming none where the model is on a CPU.
 """
 
-import functools
 from typing import Any
 
 
@@ -13,7 +12,6 @@ def install() -> None:
 
     torch_ddp = distributed_fairseq_model.DistributedDataParallel
 
-    @functools.wraps(torch_ddp, updated=())
     def build(module: Any, *args: Any, device_ids: Any = None, output_device: Any = None, **more: Any) -> Any:
         if next(module.parameters()).device.type == "cpu":
             device_ids = output_device = None

@@ -4,10 +4,11 @@ Mended from outside: with ``POWERNORM_HEARTBEAT`` naming a file, a training touc
 started the training (``scripts/train.sh``) can see that it stands still, and end it.
 """
 
-import functools
 import os
 import time
 from typing import Any
+
+from powernorm_fairseq.around import around
 
 VARIABLE = "POWERNORM_HEARTBEAT"
 INTERVAL = 1.0  # seconds; more often is of no use
@@ -17,17 +18,9 @@ def install() -> None:
     """Makes trainings touch the file, if there is to be one."""
     from fairseq.trainer import Trainer
 
-    path = os.environ.get(VARIABLE)
-    if path:
-        for name in ("train_step", "valid_step", "save_checkpoint"):
-            setattr(Trainer, name, _beating(getattr(Trainer, name), path))
+    path, last = os.environ.get(VARIABLE), 0.0
 
-
-def _beating(function: Any, path: str) -> Any:
-    last = 0.0
-
-    @functools.wraps(function)
-    def beating(*args: Any, **more: Any) -> Any:
+    def beat(function: Any, *args: Any, **more: Any) -> Any:
         nonlocal last
         result = function(*args, **more)
         if time.monotonic() - last > INTERVAL:
@@ -36,4 +29,5 @@ def _beating(function: Any, path: str) -> Any:
                 pass
         return result
 
-    return beating
+    for name in ("train_step", "valid_step", "save_checkpoint") if path else ():
+        around(Trainer, name)(beat)

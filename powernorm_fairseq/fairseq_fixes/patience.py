@@ -4,9 +4,10 @@ fairseq keeps it as attributes of a function, and in no checkpoint. A second tra
 finds what the first one left there, and its best loss. Mended by saving it, and by forgetting it at a training's start.
 """
 
-import functools
 import sys
 from typing import Any, Dict
+
+from powernorm_fairseq.around import around
 
 
 def early_stopping() -> Dict[str, Any]:
@@ -23,10 +24,8 @@ def install() -> None:
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
 
-    fairseq_load, fairseq_save = checkpoint_utils.load_checkpoint, Trainer.save_checkpoint
-
-    @functools.wraps(fairseq_load)
-    def load(cfg: Any, trainer: Any, **more: Any) -> Any:
+    @around(checkpoint_utils, "load_checkpoint")
+    def load(fairseq_load: Any, cfg: Any, trainer: Any, **more: Any) -> Any:
         early_stopping().clear()
         vars(checkpoint_utils.save_checkpoint).pop("best", None)
         extra_state, epoch_itr = fairseq_load(cfg, trainer, **more)
@@ -34,9 +33,6 @@ def install() -> None:
             early_stopping().update(extra_state.get("early_stopping", {}))
         return extra_state, epoch_itr
 
-    @functools.wraps(fairseq_save)
-    def save(self: Any, filename: str, extra_state: Dict[str, Any]) -> Any:
+    @around(Trainer, "save_checkpoint")
+    def save(fairseq_save: Any, self: Any, filename: str, extra_state: Dict[str, Any]) -> Any:
         return fairseq_save(self, filename, {**extra_state, "early_stopping": dict(early_stopping())})
-
-    checkpoint_utils.load_checkpoint = load
-    Trainer.save_checkpoint = save

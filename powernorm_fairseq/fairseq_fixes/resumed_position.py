@@ -6,8 +6,9 @@ all processes have had, and by dividing what is left of the epoch among those th
 """
 
 import contextlib
-import functools
 from typing import Any, Dict, Iterator, Tuple
+
+from powernorm_fairseq.around import around
 
 _START = "resumed_at"  # of an iterator: epoch, its own count there, and the batches that all processes had had
 
@@ -17,11 +18,8 @@ def install() -> None:
     from fairseq import checkpoint_utils
     from fairseq.data.iterators import EpochBatchIterator
 
-    fairseq_state, fairseq_load = EpochBatchIterator.state_dict, EpochBatchIterator.load_state_dict
-    fairseq_resume = checkpoint_utils.load_checkpoint
-
-    @functools.wraps(fairseq_state)
-    def state_dict(self: Any) -> Dict[str, Any]:
+    @around(EpochBatchIterator, "state_dict")
+    def state_dict(fairseq_state: Any, self: Any) -> Dict[str, Any]:
         state = fairseq_state(self)
         if state["iterations_in_epoch"] > 0:
             count, batches = _start(self, state["epoch"])
@@ -29,8 +27,8 @@ def install() -> None:
             state["batch_count"] = len(self.frozen_batches)
         return state
 
-    @functools.wraps(fairseq_load)
-    def load_state_dict(self: Any, state: Dict[str, Any]) -> None:
+    @around(EpochBatchIterator, "load_state_dict")
+    def load_state_dict(fairseq_load: Any, self: Any, state: Dict[str, Any]) -> None:
         done, own = state.get("batches_in_epoch"), state.get("iterations_in_epoch", 0)
         grouped = getattr(self, "batches_per_update", 1)
         if done is None or (done == own * self.num_shards and own % grouped == 0):
@@ -46,13 +44,16 @@ def install() -> None:
         self._next_epoch_itr = rest
         setattr(self, _START, (self.epoch, count, done))
 
-    @functools.wraps(fairseq_resume)
-    def resume(cfg: Any, trainer: Any, **more: Any) -> Any:
-        with _told_batches_per_update(trainer):
-            return fairseq_resume(cfg, trainer, **more)
+    @around(checkpoint_utils, "load_checkpoint")
+    def resume(fairseq_resume: Any, cfg: Any, trainer: Any, **more: Any) -> Any:
+        @around(trainer, "get_train_iterator", mark="tells_batches_per_update")
+        def told(get_train_iterator: Any, epoch: int, *args: Any, **options: Any) -> Any:
+            iterator = get_train_iterator(epoch, *args, **options)
+            frequencies = trainer.cfg.optimization.update_freq
+            iterator.batches_per_update = frequencies[min(epoch, len(frequencies)) - 1]
+            return iterator
 
-    EpochBatchIterator.state_dict, EpochBatchIterator.load_state_dict = state_dict, load_state_dict
-    checkpoint_utils.load_checkpoint = resume
+        return fairseq_resume(cfg, trainer, **more)
 
 
 def _start(iterator: Any, epoch: int) -> Tuple[int, int]:
@@ -92,21 +93,3 @@ def _without(done: int) -> Iterator[None]:
         yield
     finally:
         iterators.ShardedIterator = fairseq_sharded
-
-
-@contextlib.contextmanager
-def _told_batches_per_update(trainer: Any) -> Iterator[None]:
-    """Inside, the trainer's iterators know how many batches make an update."""
-    get_train_iterator = trainer.get_train_iterator
-
-    def told(epoch: int, *args: Any, **more: Any) -> Any:
-        iterator = get_train_iterator(epoch, *args, **more)
-        frequencies = trainer.cfg.optimization.update_freq
-        iterator.batches_per_update = frequencies[min(epoch, len(frequencies)) - 1]
-        return iterator
-
-    trainer.get_train_iterator = told
-    try:
-        yield
-    finally:
-        del trainer.get_train_iterator

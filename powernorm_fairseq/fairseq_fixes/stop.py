@@ -15,12 +15,13 @@ count for ``--patience`` and for the best checkpoint. The last update of an epoc
 always does. Nothing of this is left in the settings that the checkpoint holds.
 """
 
-import functools
 import logging
 import os
 import time
 from pathlib import Path
 from typing import Any, Dict, Tuple
+
+from powernorm_fairseq.around import around
 
 logger = logging.getLogger(__name__)
 
@@ -37,40 +38,35 @@ def install() -> None:
 
     if not (os.environ.get(FILE) or minutes()):
         return
-    fairseq_init, fairseq_step, fairseq_state = Trainer.__init__, Trainer.train_step, Trainer.state_dict
-    fairseq_iterator, fairseq_save = Trainer.get_train_iterator, checkpoint_utils.save_checkpoint
 
-    @functools.wraps(fairseq_init)
-    def init(self: Any, *args: Any, **more: Any) -> None:
+    @around(Trainer, "__init__")
+    def init(fairseq_init: Any, self: Any, *args: Any, **more: Any) -> None:
         fairseq_init(self, *args, **more)
         self.wishes = Wishes(self)
 
-    @functools.wraps(fairseq_iterator)
-    def get_train_iterator(self: Any, *args: Any, **more: Any) -> Any:
+    @around(Trainer, "get_train_iterator")
+    def get_train_iterator(fairseq_iterator: Any, self: Any, *args: Any, **more: Any) -> Any:
         self.wishes.iterator = fairseq_iterator(self, *args, **more)
         return self.wishes.iterator
 
-    @functools.wraps(fairseq_step)
-    def train_step(self: Any, *args: Any, **more: Any) -> Any:
+    @around(Trainer, "train_step")
+    def train_step(fairseq_step: Any, self: Any, *args: Any, **more: Any) -> Any:
         result = fairseq_step(self, *args, **more)
         if self.wishes.save:
             checkpoint_utils.save_checkpoint(self.cfg.checkpoint, self, self.wishes.iterator, None)
         return result
 
-    @functools.wraps(fairseq_state)
-    def state_dict(self: Any) -> Dict[str, Any]:
+    @around(Trainer, "state_dict")
+    def state_dict(fairseq_state: Any, self: Any) -> Dict[str, Any]:
         state = fairseq_state(self)
         for (group, name), value in self.wishes.before.items():
             state["cfg"][group][name] = value
         return state
 
-    @functools.wraps(fairseq_save)
-    def save_checkpoint(cfg: Any, trainer: Any, epoch_itr: Any, val_loss: Any) -> Any:
+    @around(checkpoint_utils, "save_checkpoint")
+    def save_checkpoint(fairseq_save: Any, cfg: Any, trainer: Any, *args: Any) -> Any:
         trainer.wishes.saved()
-        return fairseq_save(cfg, trainer, epoch_itr, val_loss)
-
-    Trainer.__init__, Trainer.train_step, Trainer.state_dict = init, train_step, state_dict
-    Trainer.get_train_iterator, checkpoint_utils.save_checkpoint = get_train_iterator, save_checkpoint
+        return fairseq_save(cfg, trainer, *args)
 
 
 def minutes() -> float:
@@ -85,7 +81,7 @@ def minutes() -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise ValueError("{}={} is no number of minutes; give one that is not negative".format(MINUTES, text))
+        raise ValueError(f"{MINUTES}={text} is no number of minutes; give one that is not negative")
     return number
 
 
@@ -101,25 +97,25 @@ class Wishes:
         self.before: Dict[Tuple[str, str], Any] = {}  # settings that were changed to make fairseq stop
         self.updates = 0
         self.saved()
-        task = trainer.task
-        self.train_step, self.reduce_metrics = task.train_step, task.reduce_metrics
-        task.train_step = functools.wraps(task.train_step)(functools.partial(self.ask))
-        task.reduce_metrics = functools.wraps(task.reduce_metrics)(functools.partial(self.heed))
+        around(trainer.task, "train_step")(self.ask)
+        around(trainer.task, "reduce_metrics")(self.heed)
 
     def saved(self) -> None:
         """A checkpoint is being written."""
         self.save = False
         self.time = time.monotonic()
 
-    def ask(self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, **more: Any) -> Any:
+    def ask(
+        self, train_step: Any, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, **more: Any
+    ) -> Any:
         """The task's training step, which adds what this process wants to what it logs."""
         self.updates = update_num + 1
-        loss, sample_size, logging_output = self.train_step(sample, model, criterion, optimizer, update_num, **more)
+        loss, sample_size, logging_output = train_step(sample, model, criterion, optimizer, update_num, **more)
         logging_output[_STOP] = float(bool(self.path) and os.path.exists(str(self.path)))
         logging_output[_SAVE] = float(0 < self.seconds < time.monotonic() - self.time)
         return loss, sample_size, logging_output
 
-    def heed(self, logging_outputs: Any, criterion: Any) -> None:
+    def heed(self, reduce_metrics: Any, logging_outputs: Any, criterion: Any) -> None:
         """The task's reduction of what all processes log."""
         stop, save = (any(float(log.get(key, 0)) > 0 for log in logging_outputs) for key in (_STOP, _SAVE))
         last = 0 < (self.training.optimization.max_update or 0) <= self.updates
@@ -128,7 +124,7 @@ class Wishes:
                 self._stop(Path(str(self.path)))
             else:
                 self.save = True
-        self.reduce_metrics(logging_outputs, criterion)
+        reduce_metrics(logging_outputs, criterion)
 
     def _stop(self, path: Path) -> None:
         """Lets the training's time be up."""

@@ -95,7 +95,7 @@ def _lines(rows: Rows, log_y: bool, y_labels: Dict[str, str]) -> Figure:
             own = [row for row in rows if (row["panel"], row["run"], row.get("layer")) == (panel, run, layer)]
             if not own:
                 continue
-            name = run if one_each else "{}, {}".format(run, short_name(layer))
+            name = run if one_each else f"{run}, {short_name(layer)}"
             if panel == "divisor":
                 name += {"var": r": $\sigma^2$", "psi2": r": $\psi^2$"}[own[0]["number"].split("_")[1]]
             elif not own[0].get("own", 1):
@@ -124,16 +124,13 @@ def gamma_psi(rows: Rows, log_y: bool) -> Figure:
     figure, axes = _grid(len(runs))
     for axis, run in zip(axes, runs):
         own = [row for row in rows if row["run"] == run]
+        names = {"med": "q50", "q1": "q25", "q3": "q75", "whislo": "q05", "whishi": "q95"}
         boxes = [
-            {"med": row["q50"], "q1": row["q25"], "q3": row["q75"], "whislo": row["q05"], "whishi": row["q95"]}
-            for row in own
+            {"fliers": [row["min"], row["max"]], **{ours: row[name] for ours, name in names.items()}} for row in own
         ]
-        boxes = [{**box, "fliers": [row["min"], row["max"]]} for box, row in zip(boxes, own)]
         axis.bxp(boxes, flierprops={"marker": ".", "markersize": 4}, medianprops={"color": "black"})
         axis.axhline(1.0, color="#d55e00", linestyle="--", linewidth=1.2)
-        axis.annotate(
-            r"$\gamma = \psi_B$", (1.01, 1.0), xycoords=("axes fraction", "data"), va="center", fontsize=8
-        )
+        axis.annotate(r"$\gamma = \psi_B$", (1.01, 1.0), xycoords=("axes fraction", "data"), va="center", fontsize=8)
         axis.set_xticks(range(1, len(own) + 1))
         axis.set_xticklabels([short_name(row["layer"]) for row in own], rotation=45, ha="right", fontsize=7)
         axis.set_ylabel(r"$|\gamma| / \psi_B$")
@@ -142,6 +139,11 @@ def gamma_psi(rows: Rows, log_y: bool) -> Figure:
         if log_y:
             axis.set_yscale("log")
     return figure
+
+
+def _count(value: float, position: Any = None) -> str:
+    """512, 1K, 4K."""
+    return f"{value / 1024:g}K" if value >= 1024 and value % 512 == 0 else f"{value:g}"
 
 
 def batch_size(rows: Rows, log_y: bool) -> Figure:
@@ -160,7 +162,7 @@ def batch_size(rows: Rows, log_y: bool) -> Figure:
     axis.set_xscale("log", base=2)
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xticks(ticks)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _count(value)))
+    axis.xaxis.set_major_formatter(FuncFormatter(_count))
     axis.set_xlabel("batch size (tokens that statistics are taken over)")
     axis.set_ylabel("BLEU")
     axis.legend(fontsize=8, frameon=False)
@@ -179,11 +181,6 @@ def scores(rows: Rows, log_y: bool) -> Figure:
     axis.set_xticklabels(norms)
     axis.set_ylabel("BLEU")
     return figure
-
-
-def _count(value: float) -> str:
-    """512, 1K, 4K."""
-    return "{:g}K".format(value / 1024) if value >= 1024 and value % 512 == 0 else "{:g}".format(value)
 
 
 def embedding_svd(rows: Rows, log_y: bool) -> Figure:

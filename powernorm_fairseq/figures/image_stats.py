@@ -16,7 +16,7 @@ from typing import Sequence
 import torch
 import torch.nn.functional as F
 
-from powernorm_fairseq.console import Arguments, UserError, run_main
+from powernorm_fairseq.console import UserError, program
 from powernorm_fairseq.diagnostics import Probes
 from powernorm_fairseq.diagnostics.storage import FILE, Layer, Writer
 from powernorm_fairseq.figures.images import Images, generate, read_cifar10
@@ -51,7 +51,7 @@ def check(args: argparse.Namespace) -> None:
     file = args.out / FILE
     if file.exists():
         if not args.overwrite:
-            raise UserError("{} exists; --overwrite replaces it".format(file))
+            raise UserError(f"{file} exists; --overwrite replaces it")
         file.unlink()
 
 
@@ -62,7 +62,7 @@ def train(args: argparse.Namespace, images: Images) -> None:
     model = ResNet20()
     probes = Probes(model)
     layers = [Layer(name, type(p.norm).__name__, p.norm.num_features) for name, p in probes.probes.items()]
-    label = "ResNet20 BN, {}".format(images.name)
+    label = f"ResNet20 BN, {images.name}"
     note = "" if args.data else "ResNet20: on a small generated image set, not CIFAR-10"
     writer = Writer(args.out / FILE, layers, interval=args.interval, label=label, note=note, loss="sum over images")
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=1e-4)
@@ -91,7 +91,7 @@ def train(args: argparse.Namespace, images: Images) -> None:
                 writer.write(update, "train", probes.read(), **extra)
         accuracy = evaluate(model, probes, images, args.batch_size)
         writer.write(update, "valid", probes.read_evaluation(), accuracy=accuracy)
-        print("epoch {}: loss {:.3f}, accuracy {:.3f}".format(epoch + 1, loss.item(), accuracy), file=sys.stderr)
+        print(f"epoch {epoch + 1}: loss {loss.item():.3f}, accuracy {accuracy:.3f}", file=sys.stderr)
 
 
 @torch.no_grad()
@@ -106,15 +106,11 @@ def evaluate(model: ResNet20, probes: Probes, images: Images, batch_size: int) -
     return right / len(images.test)
 
 
-def run(argv: Sequence[str]) -> int:
-    """Trains as the command line says."""
+@program("image_stats")
+def main(argv: Sequence[str]) -> int:
+    """Trains as the command line says; returns the exit status."""
     args = build_parser().parse_args(argv)
     check(args)
     train(args, read_cifar10(args.data, args.images) if args.data else generate(args.images or 2048))
     print(args.out / FILE)
     return 0
-
-
-def main(argv: Arguments = None) -> int:
-    """Trains as the command line says; returns the exit status."""
-    return run_main("image_stats", run, argv)

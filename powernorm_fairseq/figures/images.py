@@ -1,7 +1,6 @@
 """Images to train on: CIFAR-10 where the user has it, else a small set made here."""
 
 import io
-import pickle
 from pathlib import Path
 from typing import Any, List, NamedTuple, Optional
 
@@ -10,8 +9,9 @@ import torch
 from torch import Tensor
 
 from powernorm_fairseq.console import UserError
+from powernorm_fairseq.safe_load import restricted_unpickler
 
-TRAIN = tuple("data_batch_{}".format(number) for number in range(1, 6))
+TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST = ("test_batch",)
 FOLDER = "cifar-10-batches-py"
 CLASSES = 10
@@ -28,22 +28,13 @@ class Images(NamedTuple):
     test_classes: Tensor
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Reads pickled arrays of bytes and plain data, and calls nothing else."""
-
-    ALLOWED = {
-        "numpy.core.multiarray._reconstruct": np.zeros(0).__reduce__()[0],  # its place before numpy 2.0
-        "numpy._core.multiarray._reconstruct": np.zeros(0).__reduce__()[0],
-        "numpy.ndarray": np.ndarray,
-        "numpy.dtype": np.dtype,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        """See pickle."""
-        called = "{}.{}".format(module, name)
-        if called not in self.ALLOWED:
-            raise pickle.UnpicklingError("it would call {}".format(called))
-        return self.ALLOWED[called]
+# What arrays of bytes are pickled with; the first in numpy before 2.0.
+_ARRAYS = {
+    "numpy.core.multiarray._reconstruct": np.zeros(0).__reduce__()[0],
+    "numpy._core.multiarray._reconstruct": np.zeros(0).__reduce__()[0],
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+}
 
 
 def read_cifar10(folder: Path, limit: Optional[int] = None) -> Images:
@@ -67,14 +58,15 @@ def read_cifar10(folder: Path, limit: Optional[int] = None) -> Images:
 def _read_batch(file: Path) -> List[Any]:
     """Pixels (N x 3072, bytes) and classes."""
     if not file.exists():
-        raise UserError("--data: {} is missing; give the folder {} of CIFAR-10 for Python".format(file, FOLDER))
+        raise UserError(f"--data: {file} is missing; give the folder {FOLDER} of CIFAR-10 for Python")
     try:
-        content = _ArraysOnly(io.BytesIO(file.read_bytes()), encoding="bytes").load()
+        read = restricted_unpickler(_ARRAYS, "batch of images")
+        content = read(io.BytesIO(file.read_bytes()), encoding="bytes").load()
         images, classes = np.asarray(content[b"data"]), np.asarray(content[b"labels"], dtype=np.int64)
         if images.dtype != np.uint8 or images.shape != (len(classes), 3 * SIZE * SIZE):
             raise ValueError("its images are not 3 x 32 x 32 bytes")
     except Exception as error:  # what a damaged pickle makes of the reader cannot be foreseen
-        raise UserError("{} is no batch of CIFAR-10: {}".format(file, error)) from None
+        raise UserError(f"{file} is no batch of CIFAR-10: {error}") from None
     return [images, classes]
 
 

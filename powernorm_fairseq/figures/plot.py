@@ -2,33 +2,67 @@
 
 import argparse
 import csv
+import functools
 import io
 import logging
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
-from powernorm_fairseq.console import Arguments, UserError, run_main
+from powernorm_fairseq.console import UserError, program
 from powernorm_fairseq.figures import sources, tables
-from powernorm_fairseq.figures.sources import Source, StatsRun
+from powernorm_fairseq.figures.sources import StatsRun
 from powernorm_fairseq.files import write
 
+OF_STATS, OF_SCORES, OF_TRAININGS = "--norm-stats runs", "batch-size", "trainings"
+
+
+class Figure(NamedTuple):
+    """What a figure shows, what it is made of, and its rows from that, the layer and the x axis that are wanted."""
+
+    about: str
+    source: str
+    rows: Callable[[Any, str, str], tables.Rows]
+
+
 FIGURES = {
-    "forward-stats": "distances between the batch's and the running statistics (Figures 2 and 4); --norm-stats runs",
-    "backward-stats": "norms of the gradient's terms from these statistics (Figures 3 and 4); --norm-stats runs",
-    "batch-size": "BLEU against tokens of a mini-batch; a CSV with norm, tokens, bleu[, seed], or result.json files",
-    "embedding-svd": "singular values of the embedding, the largest as 1; checkpoints, or folders with them",
-    "gamma-psi": "gamma / psi_B in each layer, and the line at 1 (Lemma 1); --norm-stats runs",
-    "learning-curves": "losses of training and validation; folders of train.sh or reproduce.py",
-    "nu": "the running mean of PN's backward (Theorem 1); --norm-stats runs",
-    "scores": "BLEU of each norm, a dot for each seed and a line for the mean; sources as for batch-size",
+    "forward-stats": Figure(
+        "distances between the batch's and the running statistics (Figures 2 and 4); --norm-stats runs",
+        OF_STATS,
+        functools.partial(tables.moments, ("dist_mu", "dist_var", "dist_psi2")),
+    ),
+    "backward-stats": Figure(
+        "norms of the gradient's terms from these statistics (Figures 3 and 4); --norm-stats runs",
+        OF_STATS,
+        functools.partial(tables.moments, ("g_mu", "g_var", "g_psi2")),
+    ),
+    "batch-size": Figure(
+        "BLEU against tokens of a mini-batch; a CSV with norm, tokens, bleu[, seed], or result.json files",
+        OF_SCORES,
+        tables.scores,
+    ),
+    "embedding-svd": Figure(
+        "singular values of the embedding, the largest as 1; checkpoints, or folders with them",
+        OF_TRAININGS,
+        tables.embedding_svd,
+    ),
+    "gamma-psi": Figure(
+        "gamma / psi_B in each layer, and the line at 1 (Lemma 1); --norm-stats runs", OF_STATS, tables.gamma_psi
+    ),
+    "learning-curves": Figure(
+        "losses of training and validation; folders of train.sh or reproduce.py", OF_TRAININGS, tables.learning_curves
+    ),
+    "nu": Figure("the running mean of PN's backward (Theorem 1); --norm-stats runs", OF_STATS, tables.nu),
+    "scores": Figure(
+        "BLEU of each norm, a dot for each seed and a line for the mean; sources as for batch-size",
+        OF_SCORES,
+        tables.scores,
+    ),
 }
-OF_STATS = ("forward-stats", "backward-stats", "gamma-psi", "nu")
-OF_SCORES = ("batch-size", "scores")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    listed = "\n".join("  {:<16} {}".format(name, about) for name, about in FIGURES.items())
+    listed = "\n".join(f"  {name:<16} {figure.about}" for name, figure in FIGURES.items())
     parser = argparse.ArgumentParser(
         description="Draw a figure of the paper from runs of this project.",
         epilog="figures:\n" + listed,
@@ -61,62 +95,38 @@ def drawing() -> Any:
     return draw
 
 
-def rows_of(args: argparse.Namespace, given: Sequence[Source], runs: Sequence[StatsRun]) -> tables.Rows:
-    """The numbers of the figure."""
-    if args.figure == "gamma-psi":
-        return tables.gamma_psi(runs)
-    if args.figure in OF_STATS:
-        table: Any = {"forward-stats": tables.forward_stats, "backward-stats": tables.backward_stats, "nu": tables.nu}
-        return table[args.figure](runs, args.layer, tables.x_axis(runs, args.x))
-    table = {
-        "batch-size": tables.batch_size,
-        "embedding-svd": tables.embedding_svd,
-        "learning-curves": tables.learning_curves,
-        "scores": tables.batch_size,
-    }
-    return table[args.figure](given)
-
-
 def title_of(args: argparse.Namespace, runs: Sequence[StatsRun]) -> List[str]:
     """The user's title, and what a run wants said of its data."""
     notes = dict.fromkeys(stats.run.header["note"] for stats in runs if stats.run.header.get("note"))
     return [line for line in (args.title, *notes) if line]
 
 
-def as_csv(rows: tables.Rows) -> bytes:
-    """The rows as a table."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode("utf-8")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Reads, draws and writes."""
+@program("plot", ValueError)
+def main(argv: Sequence[str]) -> int:
+    """Draws as the command line says; returns the exit status."""
+    args = build_parser().parse_args(argv)
     if args.figure not in FIGURES:
         raise UserError("{} is not known; choose from {}".format(args.figure, ", ".join(FIGURES)))
-    draw = drawing()
+    draw, kind = drawing(), FIGURES[args.figure]
     files: Dict[str, Path] = {end: args.out.with_name(args.out.name + "." + end) for end in ("png", "svg", "csv")}
     for file in files.values():
         if file.exists() and not args.overwrite:
-            raise UserError("{} exists; --overwrite replaces it".format(file))
+            raise UserError(f"{file} exists; --overwrite replaces it")
     given = [sources.parse_source(text) for text in args.runs]
-    if args.figure not in OF_SCORES:
+    if kind.source != OF_SCORES:
         given = [source.training() for source in given]
-    runs = sources.read_stats(given) if args.figure in OF_STATS else []
-    rows = rows_of(args, given, runs)
+    runs = sources.read_stats(given) if kind.source == OF_STATS else []
+    rows = kind.rows(runs or given, args.layer, args.x)
     if not rows:
         raise UserError("{} has nothing to draw in {}".format(args.figure, ", ".join(args.runs)))
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure = draw.draw(args.figure, rows, title_of(args, runs), args.log_y)
-    contents = {"csv": as_csv(rows), **draw.encoded(figure)}
+    contents = {"csv": table.getvalue(), **draw.encoded(figure)}
     for end, file in files.items():
         write(file, contents[end])
     print("\n".join(str(file) for file in files.values()))
     return 0
-
-
-def main(argv: Arguments = None) -> int:
-    """Draws as the command line says; returns the exit status."""
-    return run_main("plot", lambda words: run(build_parser().parse_args(words)), argv, ValueError)

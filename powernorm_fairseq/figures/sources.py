@@ -1,13 +1,13 @@
 """What figures are made of: the folders and files of runs, read into plain rows."""
 
 import csv
-import json
 import re
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.diagnostics import storage
+from powernorm_fairseq.files import read_json
 from powernorm_fairseq.labels import LABELS, label
 from powernorm_fairseq.norms import NORMS, BatchNorm
 from powernorm_fairseq.training_log import Log
@@ -40,25 +40,19 @@ def parse_source(text: str) -> Source:
     label, sign, path = text.partition("=")
     source = Source(label, Path(path)) if sign else Source(None, Path(text))
     if not source.path.exists():
-        raise UserError("--runs {}: there is no {}".format(text, source.path))
+        raise UserError(f"--runs {text}: there is no {source.path}")
     return source
 
 
 def labelled(sources: Sequence[Source], found: Sequence[str]) -> List[str]:
     """Labels of runs: those given, else those found; equal ones get the name of the folder as well."""
     labels = [source.label or label for source, label in zip(sources, found)]
-    return [
-        "{} ({})".format(label, source.name) if labels.count(label) > 1 else label
-        for label, source in zip(labels, sources)
-    ]
+    return [f"{label} ({source.name})" if labels.count(label) > 1 else label for label, source in zip(labels, sources)]
 
 
 def experiment_norm(folder: Path) -> Optional[str]:
     """The norm of a folder that train.sh has made."""
-    file = folder / "experiment.json"
-    if not file.exists():
-        return None
-    norm = json.loads(file.read_text(encoding="utf-8")).get("norm")
+    norm = read_json(folder / "experiment.json").get("norm")
     return LABELS.get(norm, norm)
 
 
@@ -71,12 +65,7 @@ class StatsRun(NamedTuple):
 
 def read_stats(sources: Sequence[Source]) -> List[StatsRun]:
     """The norm statistics of every run."""
-    runs = []
-    for source in sources:
-        try:
-            runs.append(storage.read(source.path))
-        except ValueError as error:
-            raise UserError(str(error)) from None
+    runs = [storage.read(source.path) for source in sources]
     found = [
         run.header.get("label") or experiment_norm(source.path) or CLASSES.get(run.layers[0].kind, source.path.name)
         for run, source in zip(runs, sources)
@@ -87,19 +76,15 @@ def read_stats(sources: Sequence[Source]) -> List[StatsRun]:
 def choose_layers(run: storage.Run, wanted: str) -> List[int]:
     """Positions of the layers that ``--layer`` asks for: ``first``, ``all``, a number from 0, or a name."""
     names = [layer.name for layer in run.layers]
-    if wanted == "all":
-        return list(range(len(names)))
-    if wanted == "first":
-        return [0]
-    if wanted.isdigit() and int(wanted) < len(names):
-        return [int(wanted)]
-    if wanted in names:
-        return [names.index(wanted)]
-    raise UserError(
-        "--layer {} is not known; give first, all, a number below {} or one of {}".format(
-            wanted, len(names), ", ".join(names)
+    known = {"all": list(range(len(names))), "first": [0], **{name: [index] for index, name in enumerate(names)}}
+    known.update({str(index): [index] for index in range(len(names))})
+    if wanted not in known:
+        raise UserError(
+            "--layer {} is not known; give first, all, a number below {} or one of {}".format(
+                wanted, len(names), ", ".join(names)
+            )
         )
-    )
+    return known[wanted]
 
 
 def short_name(layer: str) -> str:
@@ -109,16 +94,16 @@ def short_name(layer: str) -> str:
         return layer
     side, number, norm = found.groups()
     if number is None:
-        return "{} end".format(side)
+        return f"{side} end"
     part = {"self_attn_layer_norm": "attention", "encoder_attn_layer_norm": "cross", "final_layer_norm": "ffn"}
-    return "{} {} {}".format(side, int(number) + 1, part.get(norm, norm))
+    return f"{side} {int(number) + 1} {part.get(norm, norm)}"
 
 
 def log(folder: Path) -> Log:
     """What a training's log says."""
     file = folder / LOG if folder.is_dir() else folder
     if not file.exists():
-        raise UserError("{} is missing; was {} made by train.sh?".format(file, folder))
+        raise UserError(f"{file} is missing; was {folder} made by train.sh?")
     return Log(file).update()
 
 
@@ -150,15 +135,14 @@ def _csv_scores(file: Path) -> List[Dict[str, Any]]:
     try:
         return [_score(row["norm"], row["tokens"], row["bleu"], row.get("seed") or 1) for row in rows]
     except (KeyError, ValueError) as error:
-        raise UserError("{}: each row needs a norm, tokens and bleu ({})".format(file, error)) from None
+        raise UserError(f"{file}: each row needs a norm, tokens and bleu ({error})") from None
 
 
 def _json_score(file: Path) -> Optional[Dict[str, Any]]:
+    content = read_json(file)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
         tokens = content.get("tokens") or content["configuration"]["--max-tokens"][0]
-        found = content["scores"]
-        bleu = found.get("tokenized") or found["sacrebleu"]
+        bleu = content["scores"].get("tokenized") or content["scores"]["sacrebleu"]
         bleu = bleu["score"] if isinstance(bleu, dict) else bleu
         return _score(content["norm"], tokens, bleu, content.get("seed", 1))
     except (KeyError, IndexError, TypeError, ValueError):

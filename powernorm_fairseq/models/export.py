@@ -14,12 +14,13 @@ import argparse
 import copy
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
 from fairseq import checkpoint_utils, utils
 from torch import Tensor, nn
 
+from powernorm_fairseq.console import program
 from powernorm_fairseq.files import written_aside
 from powernorm_fairseq.safe_load import has_native_allow_list
 
@@ -175,23 +176,20 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+@program("export", RuntimeError, ValueError)
+def main(argv: Sequence[str]) -> int:
     """Exports as the command line says; returns the exit status."""
     args = build_parser().parse_args(argv)
     utils.import_user_module(argparse.Namespace(user_dir=str(Path(__file__).resolve().parents[1])))
     overrides = {} if args.data is None else {"data": str(args.data)}
-    try:
-        models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(args.checkpoint)], overrides)
-        programs = export_model(models[0])
-        args.out.mkdir(parents=True, exist_ok=True)
-        for name, program in zip(Programs._fields, programs):
-            path = args.out / f"{name}.pt2"
-            with written_aside(path) as file:
-                torch.export.save(program, file)
-            print(path)
-    except (OSError, RuntimeError, ValueError) as error:
-        print(f"export: {error}", file=sys.stderr)
-        return 1
+    models, _, _ = checkpoint_utils.load_model_ensemble_and_task([str(args.checkpoint)], overrides)
+    programs = export_model(models[0])
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, exported in zip(Programs._fields, programs):
+        path = args.out / f"{name}.pt2"
+        with written_aside(path) as file:
+            torch.export.save(exported, file)
+        print(path)
     return 0
 
 

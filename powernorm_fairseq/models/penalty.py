@@ -1,6 +1,5 @@
 """RBN's penalty on its way into the loss: with any criterion, in training alone, and into the log as its own number."""
 
-import functools
 from typing import Any, Tuple
 
 import torch.distributed as dist
@@ -8,6 +7,7 @@ from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from torch import nn
 
+from powernorm_fairseq.around import around
 from powernorm_fairseq.norms import RegularisedBatchNorm, take_penalty
 
 KEY, SAMPLES = "rbn_penalty", "rbn_penalty_samples"  # in the log
@@ -47,13 +47,10 @@ def with_penalty(criterion: Any, model: nn.Module) -> Any:
 
 def log_penalty(task: FairseqTask) -> None:
     """Makes ``task`` log the penalty, as a mean over samples, where there is one: in training."""
-    reduce_metrics = task.reduce_metrics
 
-    @functools.wraps(reduce_metrics)
-    def reduce_with_penalty(logging_outputs: Any, criterion: Any) -> None:
+    @around(task, "reduce_metrics", mark="logs_penalty")
+    def reduce_with_penalty(reduce_metrics: Any, logging_outputs: Any, criterion: Any) -> None:
         reduce_metrics(logging_outputs, criterion)
         total, samples = (float(sum(log.get(key, 0) for log in logging_outputs)) for key in (KEY, SAMPLES))
         if samples > 0:
             metrics.log_scalar(KEY, total / samples, samples, round=5)
-
-    task.reduce_metrics = reduce_with_penalty

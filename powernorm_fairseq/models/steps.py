@@ -1,12 +1,12 @@
 """What fairseq's trainer knows and the norms need: told to them from the task, the one place that sees it all."""
 
-import functools
 import logging
-from typing import Any, Union
+from typing import Any, List, Union
 
 from fairseq.tasks import FairseqTask
 from torch import Tensor, nn
 
+from powernorm_fairseq.around import around
 from powernorm_fairseq.models.penalty import log_penalty, with_penalty
 from powernorm_fairseq.norms import BatchStatisticsNorm, kernels, training_step
 from powernorm_fairseq.norms.sync import average_over_processes
@@ -33,32 +33,33 @@ def announce_steps(task: FairseqTask) -> None:
     - That validation comes next: processes that measured statistics on their own then agree on them, so that it does
       not depend on the process.
     """
-    train_step, begin_valid_epoch = task.train_step, task.begin_valid_epoch
-    if getattr(train_step, "announces_steps", False):
-        return
 
-    @functools.wraps(train_step)
+    @around(task, "train_step", mark="announces_steps")
     def announcing_step(
-        sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int, ignore_grad: bool = False, **more: Any
-    ) -> Any:
+        train_step: Any, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int,
+        ignore_grad: bool = False, **more: Any,
+    ) -> Any:  # fmt: skip
         criterion = with_penalty(criterion, model)
         with training_step(loss_scale=_loss_scale(optimizer), counts=not ignore_grad):
             return train_step(sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **more)
 
-    @functools.wraps(begin_valid_epoch)
-    def agreeing_validation(epoch: int, model: Any) -> None:
+    @around(task, "begin_valid_epoch", mark="announces_steps")
+    def agreeing_validation(begin_valid_epoch: Any, epoch: int, model: Any) -> None:
         agree_on_statistics(model)
         begin_valid_epoch(epoch, model)
 
-    announcing_step.announces_steps = True  # type: ignore[attr-defined]
     log_penalty(task)
-    task.train_step, task.begin_valid_epoch = announcing_step, agreeing_validation
+
+
+def own_statistics(model: nn.Module) -> List[Tensor]:
+    """The buffers in which processes may differ: each has measured them on its own batches."""
+    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm) and not module.sync]
+    return [buffer for norm in norms for buffer in norm.buffers()]
 
 
 def agree_on_statistics(model: nn.Module) -> None:
     """Gives all processes the mean of the running statistics that each has measured on its own batches."""
-    norms = [module for module in model.modules() if isinstance(module, BatchStatisticsNorm) and not module.sync]
-    average_over_processes(buffer for norm in norms for buffer in norm.buffers())
+    average_over_processes(own_statistics(model))
 
 
 def _loss_scale(optimizer: Any) -> Union[float, Tensor]:

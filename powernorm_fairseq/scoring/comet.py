@@ -26,7 +26,7 @@ def comet(sources: Sequence[str], hypotheses: Sequence[str], references: Sequenc
         path = model if os.path.exists(model) else package.download_model(model)
         scorer = package.load_from_checkpoint(path)
     except Exception as error:  # whatever the hub or the checkpoint throws
-        raise ScoringError("the COMET model {!r} cannot be loaded: {}".format(model, error)) from None
+        raise ScoringError(f"the COMET model {model!r} cannot be loaded: {error}") from None
     import torch
 
     data = [{"src": src, "mt": mt, "ref": ref} for src, mt, ref in zip(sources, hypotheses, references)]
@@ -34,5 +34,5 @@ def comet(sources: Sequence[str], hypotheses: Sequence[str], references: Sequenc
     name = os.path.basename(model.rstrip("/"))
     score = float(output.system_score)
     signature = "nrefs:1|model:{}|version:{}".format(name, getattr(package, "__version__", "unknown"))
-    text = "COMET|{} = {:.4f}".format(signature, score)
+    text = f"COMET|{signature} = {score:.4f}"
     return Score(score, signature, text, {"segments": [float(value) for value in output.scores]})

@@ -31,10 +31,10 @@ def parse_generate_log(
         elif reference:
             references[int(reference.group(1))] = reference.group(2).rstrip("\n")
     if not hypotheses:
-        raise ScoringError("{} has no hypotheses (H- lines)".format(name))
+        raise ScoringError(f"{name} has no hypotheses (H- lines)")
     expected = range(max(max(hypotheses), max(references, default=0)) + 1 if count is None else count)
     for kind, found in (("hypothesis", hypotheses), ("reference", references)):
         missing = [number for number in expected if number not in found]
         if missing:
-            raise ScoringError("{} has no {} for sentence {}".format(name, kind, missing[0]))
+            raise ScoringError(f"{name} has no {kind} for sentence {missing[0]}")
     return [hypotheses[number] for number in expected], [references[number] for number in expected]

@@ -30,10 +30,10 @@ class Comparison:
     @property
     def text(self) -> str:
         """One line."""
-        ours = "{:.2f} ({:.2f} +/- {:.2f})".format(self.score, self.mean, self.ci)
-        theirs = "{:.2f} ({:.2f} +/- {:.2f})".format(self.baseline_score, self.baseline_mean, self.baseline_ci)
-        how = "paired bootstrap, {} samples".format(self.samples)
-        return "{} against baseline {}, p = {:.4f}; {}".format(ours, theirs, self.p_value, how)
+        ours = f"{self.score:.2f} ({self.mean:.2f} +/- {self.ci:.2f})"
+        theirs = f"{self.baseline_score:.2f} ({self.baseline_mean:.2f} +/- {self.baseline_ci:.2f})"
+        how = f"paired bootstrap, {self.samples} samples"
+        return f"{ours} against baseline {theirs}, p = {self.p_value:.4f}; {how}"
 
 
 class Scorer:
@@ -78,13 +78,13 @@ class Scorer:
         if metric not in METRICS:
             raise ValueError("metric={!r} is not known; choose from {}".format(metric, ", ".join(METRICS)))
         if not hypotheses.lines:
-            raise ScoringError("there are no lines to score; {} is not defined then".format(metric))
+            raise ScoringError(f"there are no lines to score; {metric} is not defined then")
         plain = self._plain(hypotheses)
         if metric == "comet":
             if self.source is None:
                 raise ScoringError("comet needs the source text as well")
             if len(self._plain_references) > 1:
-                raise ScoringError("comet takes one reference, not {}".format(len(self._plain_references)))
+                raise ScoringError(f"comet takes one reference, not {len(self._plain_references)}")
             return comet(self.source.strings(), plain, self._plain_references[0], self.model)
         return self._sacre_score(self._sacre_metric(metric), plain)
 
@@ -112,7 +112,7 @@ class Scorer:
             scorer, references = self._sacre_metric(metric), self._plain_references
             base, system = self._plain(baseline), self._plain(hypotheses)
         else:
-            raise ScoringError("there is no paired bootstrap of {}".format(metric))
+            raise ScoringError(f"there is no paired bootstrap of {metric}")
         from sacrebleu.significance import PairedTest
 
         systems: Any = [("baseline", base), ("system", system)]
@@ -168,9 +168,7 @@ class Scorer:
 def check_same_length(text: Text, other: Text) -> None:
     """Raises :class:`ScoringError` unless both have the same number of lines."""
     if len(text.lines) != len(other.lines):
-        raise ScoringError(
-            "{} has {} lines, but {} has {}".format(text.name, len(text.lines), other.name, len(other.lines))
-        )
+        raise ScoringError(f"{text.name} has {len(text.lines)} lines, but {other.name} has {len(other.lines)}")
 
 
 def tokenize(lines: Iterable[str], lang: str) -> List[bytes]:

@@ -48,7 +48,7 @@ def multi_bleu(
     """
     for reference in references:
         if len(hypotheses) != len(reference):
-            raise ScoringError("{} hypotheses, but {} references".format(len(hypotheses), len(reference)))
+            raise ScoringError(f"{len(hypotheses)} hypotheses, but {len(reference)} references")
     correct, total = [0] * MAX_ORDER, [0] * MAX_ORDER
     sys_len = ref_len = 0
     for hypothesis, *own in zip(hypotheses, *references):

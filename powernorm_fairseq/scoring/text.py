@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable, List, Optional, Tuple, Union
 
+from powernorm_fairseq.console import UserError
+
 BPE_KINDS = ("subword-nmt", "sentencepiece")
 SENTENCEPIECE_SPACE = "\u2581"
 _GZIP = b"\x1f\x8b"
 _BYTE = re.compile("<0x[0-9A-F]{2}>").fullmatch  # sentencepiece's piece for one byte
 
 
-class ScoringError(ValueError):
+class ScoringError(UserError):
     """Text that cannot be scored; the message says which and why."""
 
 
@@ -43,14 +45,14 @@ class Text:
         try:
             data = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
         except OSError as error:
-            raise ScoringError("{} cannot be read: {}".format(name, error.strerror)) from None
+            raise ScoringError(f"{name} cannot be read: {error.strerror}") from None
         if data.startswith(_GZIP):
             try:
                 data = gzip.decompress(data)
             except (OSError, EOFError, zlib.error) as error:
-                raise ScoringError("{} is a damaged gzip file: {}".format(name, error)) from None
+                raise ScoringError(f"{name} is a damaged gzip file: {error}") from None
         elif name.endswith(".gz"):
-            raise ScoringError("{} is not in gzip format, as its name says".format(name))
+            raise ScoringError(f"{name} is not in gzip format, as its name says")
         lines = data.split(b"\n")
         return cls(name, tuple(lines if lines[-1] else lines[:-1]))
 
@@ -66,8 +68,8 @@ class Text:
             try:
                 strings.append(line.decode("utf-8"))
             except UnicodeDecodeError as error:
-                where = "{}, line {}".format(self.name, number)
-                raise ScoringError("{}: not valid UTF-8 ({})".format(where, error.reason)) from None
+                where = f"{self.name}, line {number}"
+                raise ScoringError(f"{where}: not valid UTF-8 ({error.reason})") from None
         return strings
 
     def without_bpe(self, kind: str) -> "Text":

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from powernorm_fairseq.console import Arguments, UserError, run_main
+from powernorm_fairseq.console import UserError, program
 from powernorm_fairseq.experiments import recipes
 
 JOBS = Path(__file__).resolve().parent  # of the job files
@@ -153,30 +153,6 @@ def check_training(args: argparse.Namespace, words: Sequence[str]) -> List[str]:
     return said.splitlines()
 
 
-def submit_training(args: argparse.Namespace) -> int:
-    """One training."""
-    jobs = args.save_dir / "slurm"
-    arguments = ["--preset", args.preset, "--norm", args.norm, "--data", args.data, "--save-dir", str(args.save_dir)]
-    arguments += ["--seed", str(args.seed), *_train_sh_options(args)]
-    for line in check_training(args, arguments):
-        print(line, file=sys.stderr)
-    options = {
-        "--job-name": f"{args.preset}-{args.norm}-{args.seed}",
-        "--output": str(jobs / "%j.out"),
-        **training_options(args),
-    }
-    job = submit(jobs / "train.sbatch", job_file("train", options, arguments, args.hook), [], args.dry_run)
-    print(f"job {job}: training in {args.save_dir}; output in {jobs}")
-    return 0
-
-
-def _train_sh_options(args: argparse.Namespace) -> List[str]:
-    options = ["--nproc", str(args.nproc)] if args.nproc else []
-    options += ["--precision", args.precision] if args.precision else []
-    options += ["--tensorboard"] if args.tensorboard else []
-    return [*options, "--", *args.flags] if args.flags else options
-
-
 def add_cluster_arguments(parser: argparse._ActionsContainer) -> None:
     """What the user may want of the cluster."""
     parser.add_argument("--partition", help="of the cluster")
@@ -216,18 +192,24 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_args(argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line; what follows ``--`` becomes ``flags``."""
-    own, flags = recipes.split_flags(argv)
-    args = build_parser().parse_args(own)
-    args.flags = flags
+@program("submit")
+def main(argv: Sequence[str]) -> int:
+    """Submits one training; returns the exit status."""
+    args = recipes.parse_args(build_parser(), argv)
     recipes.check_names(args)
     args.data = ":".join(str(Path(part).absolute()) for part in args.data.split(":"))
     args.save_dir = args.save_dir.absolute()
     check_cluster_arguments(args)
-    return args
-
-
-def main(argv: Arguments = None) -> int:
-    """Submits what the command line says; returns the exit status."""
-    return run_main("submit", lambda words: submit_training(parse_args(words)), argv)
+    jobs = args.save_dir / "slurm"
+    arguments = ["--preset", args.preset, "--norm", args.norm, "--data", args.data, "--save-dir", str(args.save_dir)]
+    arguments += ["--seed", str(args.seed)]
+    arguments += ["--nproc", str(args.nproc)] if args.nproc else []
+    arguments += ["--precision", args.precision] if args.precision else []
+    arguments += ["--tensorboard"] if args.tensorboard else []
+    arguments += ["--", *args.flags] if args.flags else []
+    for line in check_training(args, arguments):
+        print(line, file=sys.stderr)
+    names = {"--job-name": f"{args.preset}-{args.norm}-{args.seed}", "--output": str(jobs / "%j.out")}
+    text = job_file("train", {**names, **training_options(args)}, arguments, args.hook)
+    print(f"job {submit(jobs / 'train.sbatch', text, [], args.dry_run)}: training in {args.save_dir}; output in {jobs}")
+    return 0

@@ -5,7 +5,7 @@ so no training is done twice.
 """
 
 from dataclasses import dataclass, replace
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import recipes
@@ -14,20 +14,8 @@ from powernorm_fairseq.experiments.recipes import Flags
 from powernorm_fairseq.labels import label
 
 BASELINE = "ln"
-ALPHAS = ("0.9", "0.95", "0.99")
-DEFAULT_ALPHA = "0.9"
 LEAK, LEAKING_FLAG = "leak", "--no-causal-mask"  # variant and flag of runs that see the words they are to predict
 LEAKS = " (leaks)"  # behind their labels
-SHARES = (8, 4, 2, 1)  # statistics over so small a part of an update's tokens
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A score of the test set."""
-
-    key: str  # in result.json
-    label: str
-    higher_is_better: bool = True
 
 
 @dataclass(frozen=True)
@@ -50,9 +38,6 @@ class Row:
         return f"{self.name}-seed{seed}"
 
 
-Rows = Callable[[Sequence[str], Flags], List[Row]]
-
-
 @dataclass(frozen=True)
 class Table:
     """A table of the paper, or one that answers a question about it.
@@ -61,15 +46,14 @@ class Table:
         name: on the command line.
         title: heading of the report.
         about: what is compared, in a sentence or two.
-        norms: rows, unless the user chooses.
-        rows: norms and the flags of the recipe -> rows.
-        language_model: whether it is one of language models.
+        norms: unless the user chooses.
+        rows: a norm and the flags of the recipe -> the rows of that norm.
+        language_model: whether it is one of language models: of perplexities, not of BLEU.
         many: whether it can be made for a corpus whose trainings want many GPUs.
         choose: settings are compared on validation data alone; the test set is scored for the chosen one only.
         published: norms have published scores of their own in it.
         source: where those are from.
         published_order: norms from best to worst, where the paper shows no more than that.
-        metric: score that rows are ordered by.
         axis: name of the x axis, where rows have a position.
     """
 
@@ -77,15 +61,19 @@ class Table:
     title: str
     about: str
     norms: Tuple[str, ...]
-    rows: Rows
+    rows: Callable[[str, Flags], Iterator[Row]]
     language_model: bool = False
     many: bool = True
     choose: bool = False
     published: bool = False
     source: str = "paper"
     published_order: Tuple[str, ...] = ()
-    metric: Metric = Metric("tokenized", "BLEU")
     axis: Optional[str] = None
+
+    @property
+    def metric(self) -> Tuple[str, str, int]:
+        """The score that orders rows: its name in result.json, its label, and 1 if higher is better, else -1."""
+        return ("ppl", "perplexity", -1) if self.language_model else ("tokenized", "BLEU", 1)
 
     @property
     def datasets(self) -> List[str]:
@@ -94,106 +82,78 @@ class Table:
         return [name for name, corpus in fitting.items() if self.many or corpus.processes == 1]
 
 
-def plain(norm: str) -> Row:
+def plain(norm: str, recipe: Optional[Flags] = None) -> Iterator[Row]:
     """The recipe as it is."""
-    return Row(norm, label(norm))
+    yield Row(norm, label(norm))
 
 
-def one_for_each_norm(norms: Sequence[str], recipe: Flags) -> List[Row]:
-    """Table 1 and the last table."""
-    return [plain(norm) for norm in norms]
+def without_mask(norm: str, recipe: Flags) -> Iterator[Row]:
+    """A language model that sees the words it is to predict."""
+    yield Row(norm, label(norm), LEAK, (LEAKING_FLAG,))
 
 
-def without_mask(norms: Sequence[str], recipe: Flags) -> List[Row]:
-    """Language models that see the words they are to predict."""
-    return [Row(norm, label(norm), LEAK, (LEAKING_FLAG,)) for norm in norms]
-
-
-def batch_sizes(norms: Sequence[str], recipe: Flags) -> List[Row]:
+def batch_sizes(norm: str, recipe: Flags) -> Iterator[Row]:
     """Statistics over a part of an update's tokens, which stay as many: gradients are accumulated."""
+    for share in (8, 4, 2):
+        tokens = int(recipe["--max-tokens"][0]) // share
+        flags = ("--max-tokens", str(tokens), "--update-freq", str(share))
+        yield Row(norm, f"{label(norm)}, {tokens} tokens", f"tokens{tokens}", flags, tokens)
     whole = int(recipe["--max-tokens"][0])
-    rows = []
-    for norm in norms:
-        for share in SHARES:
-            tokens = whole // share
-            flags = ("--max-tokens", str(tokens), "--update-freq", str(share)) if share > 1 else ()
-            variant = f"tokens{tokens}" if share > 1 else ""
-            rows.append(Row(norm, f"{label(norm)}, {tokens} tokens", variant, flags, position=tokens))
-    return rows
+    yield Row(norm, f"{label(norm)}, {whole} tokens", position=whole)
 
 
-def rivals(norms: Sequence[str], recipe: Flags) -> List[Row]:
-    """One row for each norm, and LN once more in the other recipe that circulates.
+def rivals(norm: str, recipe: Flags) -> Iterator[Row]:
+    """A norm as it is, and LN once more in the other recipe that circulates.
 
     On IWSLT14 that is a learning rate of 7e-4 after 6000 updates of warm-up instead of 1.5e-3 after 8000; elsewhere
     both numbers are changed in proportion.
     """
-    rate, warmup = float(recipe["--lr"][0]), int(recipe["--warmup-updates"][0])
-    rows = []
-    for norm in norms:
-        row = plain(norm)
-        if norm == "prepbn" and "--max-update" not in recipe:  # these recipes end after some 3.4 times their warm-up
-            row = replace(row, flags=("--prepbn-updates", str(27 * warmup // 10)))
-        rows.append(row)
-        if norm == BASELINE:
-            lower, shorter = f"{rate * 7 / 15:g}", str(warmup * 3 // 4)
-            flags = ("--lr", lower, "--warmup-updates", shorter)
-            shown = f"{label(norm)}, lr {lower}, warm-up {shorter}"
-            rows.append(Row(norm, shown, f"lr{lower}-warmup{shorter}", flags))
-    return rows
+    warmup = int(recipe["--warmup-updates"][0])
+    for row in plain(norm):
+        late = norm == "prepbn" and "--max-update" not in recipe  # these recipes end after some 3.4 times their warm-up
+        yield replace(row, flags=("--prepbn-updates", str(27 * warmup // 10))) if late else row
+    if norm == BASELINE:
+        lower, shorter = f"{float(recipe['--lr'][0]) * 7 / 15:g}", str(warmup * 3 // 4)
+        flags = ("--lr", lower, "--warmup-updates", shorter)
+        yield Row(norm, f"{label(norm)}, lr {lower}, warm-up {shorter}", f"lr{lower}-warmup{shorter}", flags)
 
 
-def alphas(norms: Sequence[str], recipe: Flags) -> List[Row]:
+def alphas(norm: str, recipe: Flags) -> Iterator[Row]:
     """Weights of the old value forward x backward, for PN; other norms have no alpha and stay as they are."""
-    rows = []
-    for norm in norms:
-        if norm != "pn":
-            rows.append(plain(norm))
-            continue
-        for forward in ALPHAS:
-            for backward in ALPHAS:
-                usual = forward == backward == DEFAULT_ALPHA
-                flags = () if usual else ("--norm-alpha-fwd", forward, "--norm-alpha-bwd", backward)
-                variant = "" if usual else f"alpha{forward}-{backward}"
-                rows.append(Row(norm, f"{label(norm)}, alpha {forward} forward, {backward} backward", variant, flags))
-    return rows
+    if norm != "pn":
+        yield from plain(norm)
+        return
+    values = ("0.9", "0.95", "0.99")
+    for forward, backward in ((forward, backward) for forward in values for backward in values):
+        row = Row(norm, f"{label(norm)}, alpha {forward} forward, {backward} backward")
+        flags = ("--norm-alpha-fwd", forward, "--norm-alpha-bwd", backward)
+        usual = forward == backward == "0.9"
+        yield row if usual else replace(row, variant=f"alpha{forward}-{backward}", flags=flags)
 
 
-def paper_and_release(norms: Sequence[str], recipe: Flags) -> List[Row]:
+def paper_and_release(norm: str, recipe: Flags) -> Iterator[Row]:
     """What the paper's text says against what the authors' release does, for the norms where they differ."""
-    rows = []
-    for norm in norms:
-        if norm in ("pn", "bn"):
-            rows.append(Row(norm, f"{label(norm)}, paper"))
-            rows.append(Row(norm, f"{label(norm)}, release", "release", ("--norm-recipe", "release")))
-        else:
-            rows.append(plain(norm))
-    return rows
+    if norm not in ("pn", "bn"):
+        yield from plain(norm)
+        return
+    yield Row(norm, f"{label(norm)}, paper")
+    yield Row(norm, f"{label(norm)}, release", "release", ("--norm-recipe", "release"))
 
 
-def settings(norms: Sequence[str], recipe: Flags) -> List[Row]:
+def settings(norm: str, recipe: Flags) -> Iterator[Row]:
     """One setting changed at a time: dropout and learning rate for every norm; the norm's own for PN and PN-V."""
-    dropout = float((recipe.get("--dropout") or ["0.1"])[0])
-    rate = float(recipe["--lr"][0])
-    rows = []
-    for norm in norms:
-        changes: List[Tuple[str, str, str]] = []
-        for value in (dropout - 0.1, dropout + 0.1):
-            if value > -0.01:
-                changes.append((f"dropout{abs(value):.1f}", "--dropout", f"{abs(value):.1f}"))
-        for value in (rate / 2, rate * 2):
-            changes.append((f"lr{value:g}", "--lr", f"{value:g}"))
-        if norm in ("pn", "pnv"):
-            changes += [(f"scale-{scale}", "--layer-scale", scale) for scale in ("none", "layer")]
-        if norm == "pn":
-            warmup = int(recipe["--warmup-updates"][0])
-            changes += [
-                (f"warmup{updates}", "--norm-warmup-updates", str(updates)) for updates in (0, warmup // 4, 2 * warmup)
-            ]
-        rows.append(plain(norm))
-        for variant, flag, setting in changes:
-            rows.append(Row(norm, f"{label(norm)}, {flag} {setting}", variant, (flag, setting)))
-    return rows
+    yield from plain(norm)
+    dropout, rate = float((recipe.get("--dropout") or ["0.1"])[0]), float(recipe["--lr"][0])
+    warmup = int(recipe["--warmup-updates"][0])
+    near = [f"{abs(value):.1f}" for value in (dropout - 0.1, dropout + 0.1) if value > -0.01]
+    changes = [("--dropout", "dropout", near), ("--lr", "lr", [f"{value:g}" for value in (rate / 2, rate * 2)])]
+    if norm in ("pn", "pnv"):
+        changes.append(("--layer-scale", "scale-", ["none", "layer"]))
+    if norm == "pn":
+        changes.append(("--norm-warmup-updates", "warmup", [str(each) for each in (0, warmup // 4, 2 * warmup)]))
+    for flag, short, values in changes:
+        for value in values:
+            yield Row(norm, f"{label(norm)}, {flag} {value}", short + value, (flag, value))
 
 
 TABLES = {
@@ -204,7 +164,7 @@ TABLES = {
             "Table 1: translation with LN, BN, PN-V and PN",
             "Pre-norm Transformers that differ in the norm of their encoder and in nothing else.",
             ("ln", "bn", "pnv", "pn"),
-            one_for_each_norm,
+            plain,
             published=True,
         ),
         Table(
@@ -213,10 +173,9 @@ TABLES = {
             "Tensorized Transformers core-1 that differ in their norm and in nothing else. Perplexity is per word, of "
             "the checkpoint with the lowest validation loss.",
             ("ln", "bn", "pnv", "pn"),
-            one_for_each_norm,
+            plain,
             language_model=True,
             published=True,
-            metric=Metric("ppl", "perplexity", False),
         ),
         Table(
             "leak",
@@ -228,7 +187,6 @@ TABLES = {
             without_mask,
             language_model=True,
             published=True,
-            metric=Metric("ppl", "perplexity", False),
         ),
         Table(
             "table3",
@@ -236,7 +194,7 @@ TABLES = {
             "Table 1 with batch renormalisation (BRN), moving-average batch normalisation (MABN) and group "
             "normalisation (GN, one group for each head) added.",
             ("ln", "bn", "brn", "mabn", "gn", "pnv", "pn"),
-            one_for_each_norm,
+            plain,
             published=True,
         ),
         Table(
@@ -306,16 +264,14 @@ def table_rows(table: Table, dataset: str, norms: Sequence[str], user_flags: Fla
     if unknown:
         raise UserError(f"--norms {unknown[0]} is not known; choose from {', '.join(recipes.norm_names())}")
     recipe = {**recipes.recipe(recipe_of(dataset), norms[0]), **user_flags}
-    return table.rows(list(dict.fromkeys(norms)), recipe)
+    return [row for norm in dict.fromkeys(norms) for row in table.rows(norm, recipe)]
 
 
 def baseline(row: Row, rows: Sequence[Row]) -> Optional[Row]:
     """The row that another is compared with: LN under the same conditions, else LN as it is."""
-    of_baseline = [other for other in rows if other.norm == BASELINE]
-    same = [other for other in of_baseline if other.variant == row.variant]
-    unchanged = [other for other in of_baseline if not other.variant]
-    found = (same or unchanged or [None])[0]
-    return None if found == row else found
+    found = {other.variant: other for other in rows if other.norm == BASELINE}
+    base = found.get(row.variant, found.get(""))
+    return None if base == row else base
 
 
 def published(name: str, dataset: str) -> Optional[float]:

@@ -1,7 +1,6 @@
 """Data of a table: what the user has, or what ``data_prep`` makes of the published archives."""
 
 import fcntl
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import List, Optional
 
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments.corpora import CORPORA
-from powernorm_fairseq.experiments.tables.progress import say
+from powernorm_fairseq.experiments.tables.local import say
 
 
 def command(dataset: str, out: Path, archives: Optional[Path]) -> List[str]:
@@ -42,10 +41,3 @@ def prepare(dataset: str, out: Path, archives: Optional[Path] = None, options: O
         if subprocess.run(words, stdout=sys.stderr).returncode != 0:
             raise UserError("data_prep failed, as shown above; --data BIN takes data made by other means")
     return out / "bin"
-
-
-def free_space(folder: Path) -> int:
-    """Bytes free on the disk of a folder that may not exist yet."""
-    while not folder.exists():
-        folder = folder.absolute().parent
-    return shutil.disk_usage(str(folder)).free

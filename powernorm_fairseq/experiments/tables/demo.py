@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Sequence
 
-from powernorm_fairseq.console import Arguments, run_main
+from powernorm_fairseq.console import program
 from powernorm_fairseq.experiments import recipes
 from powernorm_fairseq.experiments.tables import catalogue, data, reproduce
 
@@ -38,10 +38,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(argv: Sequence[str]) -> int:
-    """Runs what is missing of the demo."""
-    own, flags = recipes.split_flags(argv)
-    args, start = build_parser().parse_args(own), time.monotonic()
+@program("demo")
+def main(argv: Sequence[str]) -> int:
+    """Runs what is missing of the demo; returns the exit status."""
+    args, start = recipes.parse_args(build_parser(), argv), time.monotonic()
     norms = args.norms.split(",")
     catalogue.table_rows(catalogue.TABLES["table1"], "demo", norms, {})  # refuses what is no norm
     made = data.prepare(
@@ -49,14 +49,9 @@ def run(argv: Sequence[str]) -> int:
     )
     words = ["table1", "--dataset", "demo", "--norms", args.norms, "--data", str(made), "--dir", str(args.dir)]
     words += ["--jobs", str(min(len(norms), os.cpu_count() or 1))]
-    flags = ["--log-interval", "10", "--num-workers", "0", *flags, *([] if args.gpu else ["--cpu"])]
+    flags = ["--log-interval", "10", "--num-workers", "0", *args.flags, *([] if args.gpu else ["--cpu"])]
     status = reproduce.main([*words, "--", *flags])
     if status == 0:
         print(f"One seed, too few sentences: too small to rank norms. Finished in {time.monotonic() - start:.0f} s.")
         print(NEXT)
     return status
-
-
-def main(argv: Arguments = None) -> int:
-    """Runs what is missing of the demo; returns the exit status."""
-    return run_main("demo", run, argv)

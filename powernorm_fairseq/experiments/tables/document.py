@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from powernorm_fairseq.console import UserError
 
@@ -17,6 +17,13 @@ class Grid:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     strong: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, rows: Sequence[Dict[str, Any]], strong: Sequence[bool] = ()) -> "Grid":
+        """From column -> cell of each row, and whether it stands out; a column without any content is left out."""
+        header = [name for name in rows[0] if any(row[name] not in ("", None) for row in rows)]
+        cells = [["" if row[name] is None else str(row[name]) for name in header] for row in rows]
+        return cls(header, cells, [index for index, stands_out in enumerate(strong) if stands_out])
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,9 @@ def markdown_table(grid: Grid) -> str:
     rows = [[cell.replace("|", "\\|") for cell in row] for row in (grid.header, *grid.rows)]
     for index in grid.strong:
         rows[index + 1] = [f"**{cell}**" if cell else "" for cell in rows[index + 1]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(grid.header))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in rows]
-    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
-    return "\n".join(lines)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    rows.insert(1, ["-" * width for width in widths])
+    return "\n".join("| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows)
 
 
 def to_markdown(title: str, sections: Sequence[Section]) -> str:

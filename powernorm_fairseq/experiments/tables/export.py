@@ -7,7 +7,7 @@ import json
 import re
 import socket
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List
 
 from powernorm_fairseq import files
 from powernorm_fairseq.console import UserError
@@ -54,13 +54,8 @@ def portable_result(result: Dict[str, Any]) -> Dict[str, Any]:
 
 def short_log(text: str) -> str:
     """Of a log, the numbers and the starts: neither paths nor anything that repeats the configuration."""
-    lines = []
-    for line in text.splitlines():
-        if NUMBERS.search(line):
-            lines.append(line)
-        elif START.match(line):
-            lines.append(portable(line))
-    return "\n".join(lines) + "\n"
+    lines = [line if NUMBERS.search(line) else START.match(line) and portable(line) for line in text.splitlines()]
+    return "\n".join(line for line in lines if line) + "\n"
 
 
 def export(folder: Path, target: Path) -> List[str]:
@@ -72,38 +67,29 @@ def export(folder: Path, target: Path) -> List[str]:
     """
     if target.resolve() == folder.resolve():
         raise UserError(f"--export {target} is the folder of the runs itself; choose another")
-    names = []
-    for file in sorted(folder.glob(f"*/{RESULT}")):
-        result = read_json(file)
-        if not result:
-            continue
-        names.append(file.parent.name)
-        _export_run(file.parent, target / file.parent.name, result)
-    if not names:
+    found = {file.parent: read_json(file) for file in sorted(folder.glob(f"*/{RESULT}"))}
+    for run, result in found.items():
+        if result:
+            _export_run(run, target / run.name, result)
+    if not any(found.values()):
         raise UserError(f"{folder} has no finished run to export")
     comparisons = read_json(folder / COMPARISONS)
     if comparisons:
         files.write(target / COMPARISONS, comparisons)
-    _check([file for file in target.rglob("*") if file.suffix in (".json", ".log")])
-    return names
+    traces = [re.escape(str(Path.home())) + "/", rf"\b{re.escape(socket.gethostname())}\b"]
+    for file in target.rglob("*"):
+        text = file.read_text(encoding="utf-8") if file.suffix in (".json", ".log") else ""
+        for trace in traces:
+            if re.search(trace, text):
+                raise UserError(f"{file} still names this machine ({trace}); it is not fit to be published")
+    return [run.name for run, result in found.items() if result]
 
 
 def _export_run(run: Path, target: Path, result: Dict[str, Any]) -> None:
     target.mkdir(parents=True, exist_ok=True)
     hashed = translations_hash(run)
     files.write(target / RESULT, {**portable_result(result), **({HASH: hashed} if hashed else {})})
-    log = run / CHECKPOINTS / "train.log"
-    if not log.exists():
-        log = run / "train.log"  # it was exported before
-    if log.exists():
-        files.write(target / "train.log", short_log(log.read_text(encoding="utf-8", errors="replace")))
-
-
-def _check(files: Sequence[Path]) -> None:
-    """Makes sure that neither the machine's name nor a home folder went with them."""
-    traces = [re.escape(str(Path.home())) + "/", rf"\b{re.escape(socket.gethostname())}\b"]
-    for file in files:
-        text = file.read_text(encoding="utf-8")
-        for trace in traces:
-            if re.search(trace, text):
-                raise UserError(f"{file} still names this machine ({trace}); it is not fit to be published")
+    for log in (run / CHECKPOINTS / "train.log", run / "train.log"):  # of the second one it was exported before
+        if log.exists():
+            files.write(target / "train.log", short_log(log.read_text(encoding="utf-8", errors="replace")))
+            break

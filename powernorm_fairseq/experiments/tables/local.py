@@ -5,27 +5,26 @@ to it: the runs that are free come first, and then this command waits for the ot
 """
 
 import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from typing import IO, Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
 
+from powernorm_fairseq import console
 from powernorm_fairseq.console import UserError
 from powernorm_fairseq.experiments import checks, ranks
 from powernorm_fairseq.experiments.corpora import CORPORA
-from powernorm_fairseq.experiments.tables.progress import Display, describe
 from powernorm_fairseq.experiments.tables.run import Run
 
 POLL = 0.5  # seconds
+PAUSE = 60.0  # seconds between plain lines about the same run
 POWERNORM = (sys.executable, "-m", "powernorm_fairseq")
 OUTPUT = "output.log"  # of the step that is being done; gone when it ended well
-
-
-class Stopped(KeyboardInterrupt):
-    """The user stopped everything, and it has stopped."""
+say = functools.partial(console.say, "reproduce")
 
 
 class Worker:
@@ -39,82 +38,59 @@ class Worker:
     """
 
     def __init__(self, run: Run, with_scores: bool, env: Dict[str, str], held: Any) -> None:
-        self.run = run
-        self.with_scores = with_scores
-        self.env = env
-        self.held = held
-        self.step = ""
+        self.run, self.env, self.step = run, env, ""
         self.process: Optional["subprocess.Popen[bytes]"] = None
-        self.output: Optional[IO[bytes]] = None
+        self.work = self._work(with_scores, held)
 
-    def advance(self) -> bool:
-        """Starts the next step when the one before has ended; returns whether all is done. Raises if a step failed."""
-        if self.process is not None:
-            if self.process.poll() is None:
-                return False
-            self._check()
-        command = self._next()
-        if command is None:
-            self.run.collect()
-            self.release()
-            return True
-        self.output = open(str(self.run.folder / OUTPUT), "wb")
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=self.output,
-            stderr=self.output,
-            env=self.env,
-            start_new_session=True,  # Ctrl-C is for this command, which then asks
-            preexec_fn=_stop_with_parent,
+    def _work(self, with_scores: bool, held: Any) -> Generator[None, None, None]:
+        """Does one step after the other and hands over while a program runs. Raises if a step failed."""
+        run, file = self.run, self.run.folder / OUTPUT
+        scoring = "averaging, decoding and scoring"
+        steps = (
+            ("training", lambda: run.trained, ["train", *run.train_words()]),
+            (scoring, lambda: run.scored or not with_scores, ["score-runs", *run.score_words()]),
         )
-        return False
+        try:
+            for step, done, words in steps:
+                if done():
+                    continue
+                self.step = step
+                with open(str(file), "wb") as output:
+                    self.process = subprocess.Popen(
+                        [*POWERNORM, *words],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        env=self.env,
+                        start_new_session=True,  # Ctrl-C is for this command, which then asks
+                        preexec_fn=_stop_with_parent,
+                    )
+                while self.process.poll() is None:
+                    yield
+                if self.process.returncode == ranks.STOPPED:
+                    raise UserError("its training was stopped by someone else")
+                if self.process.returncode != 0 or not done():
+                    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+                    ours = [line for line in lines if line.startswith(("train: ", "score: ", "evaluate", "average_"))]
+                    raise UserError(f"{step} failed: {(ours or lines or ['no output'])[-1].strip()} (see {file})")
+                file.unlink()
+            run.collect()
+        finally:
+            self.end(signal.SIGKILL)
+            held.close()
 
-    def _next(self) -> Optional[List[str]]:
-        if not self.run.trained:
-            self.step = "training"
-            return [*POWERNORM, "train", *self.run.train_words()]
-        if self.with_scores and not self.run.scored:
-            self.step = "averaging, decoding and scoring"
-            return [*POWERNORM, "score-runs", *self.run.score_words()]
-        return None
+    @property
+    def runs(self) -> bool:
+        """Whether a program is at work."""
+        return self.process is not None and self.process.poll() is None
 
-    def _check(self) -> None:
-        """Raises if the step did not do what it should have done."""
-        status, step = self.process.returncode, self.step
-        self.process = None
-        self.output.close()
-        file = self.run.folder / OUTPUT
-        if status == 0 and (self.run.trained if step == "training" else self.run.scored):
-            file.unlink()
-            return
-        if status == ranks.STOPPED:
-            raise UserError("its training was stopped by someone else")
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        sentences = [line for line in lines if line.startswith(("train: ", "score: ", "evaluate", "average_"))]
-        raise UserError(f"{step} failed: {(sentences or lines or ['no output'])[-1].strip()} (see {file})")
-
-    def ask_to_stop(self) -> None:
-        """Training saves and ends; anything else just ends."""
-        if self.process is not None and self.process.poll() is None:
-            if self.step == "training":
-                self.process.send_signal(signal.SIGTERM)
-            else:
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-    def kill(self) -> None:
-        """Ends at once what still runs; training goes on from its last checkpoint."""
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)  # the processes of a training go with it
-
-    def release(self) -> None:
-        """Gives the run back."""
-        if self.process is not None:
+    def end(self, how: int) -> None:
+        """By SIGTERM a training saves and ends; anything else just ends, and a training's processes with it."""
+        if self.runs and how == signal.SIGTERM and self.step == "training":
+            self.process.send_signal(how)
+        elif self.runs:
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-            self.process = None
-        if self.output is not None:
-            self.output.close()
-        self.held.close()
 
 
 def _stop_with_parent() -> None:
@@ -125,13 +101,12 @@ def _stop_with_parent() -> None:
 
 def environments(jobs: int, dataset: str, gpus: int) -> List[Dict[str, str]]:
     """The environment of each of the trainings side by side: cores and GPUs divided among them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     each = max(1, gpus // jobs) if CORPORA[dataset].processes > 1 else 1
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     names = allowed if len(allowed) >= gpus > 0 and allowed[0] else [str(number) for number in range(gpus)]
     result = []
     for index in range(jobs):
-        env = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ}
+        env = {"OMP_NUM_THREADS": str(max(1, ranks.count_cores() // jobs)), **os.environ}
         if gpus:
             chosen = [names[(index * each + number) % gpus] for number in range(each)]
             env["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
@@ -167,11 +142,11 @@ def run_all(
         Name -> why it failed, for those that did.
 
     Raises:
-        Stopped: a signal came, and all programs have ended.
+        KeyboardInterrupt: a signal came, and all programs have ended.
     """
     display = Display()
     waiting = [(run, scores) for run, scores in runs if not run.done(scores)]
-    workers: List[Tuple[int, Worker]] = []  # with the number of their environment
+    free, workers = list(envs), []  # type: List[Dict[str, str]], List[Worker]
     failures: Dict[str, str] = {}
     if not train:
         failures = {run.name: f"its training is {run.state()}" for run, _ in waiting if not run.trained}
@@ -179,51 +154,43 @@ def run_all(
     try:
         while waiting or workers:
             if signals:
-                _stop([worker for _, worker in workers], signals, display)
-                raise Stopped
-            elsewhere = _start(waiting, workers, envs)
-            for slot, worker in list(workers):
+                _stop(workers, signals, display)
+                raise KeyboardInterrupt
+            elsewhere = []
+            for run, scores in list(waiting) if free else []:
+                held = None if run.done(scores) else take(run)
+                if held is None and not run.done(scores):
+                    elsewhere.append(run)
+                    continue
+                waiting.remove((run, scores))  # taken, or done by another command
+                if held is not None:
+                    workers.append(Worker(run, scores, free.pop(0), held))
+                if not free:
+                    break
+            for worker in list(workers):
                 try:
-                    if worker.advance():
-                        display.note(f"{worker.run.name}: finished")
-                        workers.remove((slot, worker))
+                    next(worker.work)
+                    continue
+                except StopIteration:
+                    display.note(f"{worker.run.name}: finished")
                 except (UserError, OSError, KeyError, ValueError) as error:
                     failures[worker.run.name] = str(error)
                     display.note(f"{worker.run.name}: {error}")
-                    worker.release()
-                    workers.remove((slot, worker))
-            lines = [describe(worker.run, worker.step) for _, worker in workers]
-            lines += [describe(run, "training") + " (started by another command)" for run in elsewhere]
-            display.show(lines)
+                workers.remove(worker)
+                free.append(worker.env)
+            lines = [_describe(worker) for worker in workers]
+            display.show(lines + [run.describe() + " (started by another command)" for run in elsewhere])
             if waiting or workers:
                 time.sleep(POLL)
     finally:
         display.clear()
-        for _, worker in workers:
-            worker.kill()
-            worker.release()
+        for worker in workers:
+            worker.work.close()
     return failures
 
 
-def _start(
-    waiting: List[Tuple[Run, bool]], workers: List[Tuple[int, Worker]], envs: Sequence[Dict[str, str]]
-) -> List[Run]:
-    """Fills free places with runs that can be had; returns those that are someone else's."""
-    elsewhere = []
-    for run, scores in list(waiting):
-        free = [slot for slot in range(len(envs)) if slot not in [taken for taken, _ in workers]]
-        if not free:
-            break
-        if run.done(scores):  # by another command
-            waiting.remove((run, scores))
-            continue
-        held = take(run)
-        if held is None:
-            elsewhere.append(run)
-            continue
-        waiting.remove((run, scores))
-        workers.append((free[0], Worker(run, scores, dict(envs[free[0]]), held)))
-    return elsewhere
+def _describe(worker: Worker) -> str:
+    return worker.run.describe() if worker.step == "training" else f"{worker.run.name}: {worker.step}"
 
 
 @contextmanager
@@ -241,21 +208,52 @@ def noting_signals() -> Iterator[List[int]]:
             signal.signal(number, handler)
 
 
-def _stop(workers: Sequence[Worker], signals: List[int], display: Display) -> None:
-    """Asks all programs to end and waits for them; at a second signal, ends them at once."""
+def _stop(workers: Sequence[Worker], signals: List[int], display: "Display") -> None:
+    """Asks all programs to end and waits for them; at a second signal, returns, and what still runs is killed."""
     if any(worker.step == "training" for worker in workers):
         display.note("stopping: trainings save after this update; again to stop at once")
     asked, start = 0.0, len(signals)
-    while any(worker.process is not None and worker.process.poll() is None for worker in workers):
-        if len(signals) > start:
-            return  # what still runs is killed
+    while any(worker.runs for worker in workers) and len(signals) == start:
         if time.monotonic() - asked > 2:  # again and again: a training that is starting does not listen yet
             asked = time.monotonic()
             for worker in workers:
-                worker.ask_to_stop()
+                worker.end(signal.SIGTERM)
         time.sleep(0.1)
 
 
 def default_jobs(dataset: str, gpus: int) -> int:
     """Trainings side by side: one for each GPU, or one where a training wants all of them, or where there are none."""
     return 1 if CORPORA[dataset].processes > 1 else max(1, gpus)
+
+
+class Display:
+    """Shows on stderr one line for each run that is being worked on: in place on a terminal, otherwise now and then."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.shown: List[str] = []
+        self.last: Dict[str, float] = {}
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Replaces the lines shown before, or on no terminal adds those whose run has been silent for a while."""
+        if self.terminal and list(lines) != self.shown:
+            self.clear()
+            sys.stderr.write("".join(line + "\n" for line in lines))
+            sys.stderr.flush()
+            self.shown = list(lines)
+        for line in () if self.terminal else lines:
+            name = line.split(":")[0]
+            if time.monotonic() - self.last.get(name, -PAUSE) >= PAUSE:
+                self.last[name] = time.monotonic()
+                say(line)
+
+    def clear(self) -> None:
+        """Takes back what stands on the terminal, so that other lines can be written."""
+        if self.shown:
+            sys.stderr.write(f"\x1b[{len(self.shown)}A\x1b[J")
+            self.shown = []
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        say(text)

@@ -1,6 +1,7 @@
 """The report of a table: the same sections as Markdown and as a page."""
 
 import re
+import statistics
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -12,9 +13,9 @@ from powernorm_fairseq.experiments.tables import words
 from powernorm_fairseq.experiments.tables.compare import SAMPLES
 from powernorm_fairseq.experiments.tables.document import Grid, Section, number, to_html, to_markdown
 from powernorm_fairseq.experiments.tables.export import public_variables, short_platform
-from powernorm_fairseq.experiments.tables.progress import duration
-from powernorm_fairseq.experiments.tables.results import RowResult, TableResult, compare_valid, mean, spread
-from powernorm_fairseq.experiments.tables.seeds import FEWEST
+from powernorm_fairseq.experiments.tables.results import RowResult, TableResult, mean
+from powernorm_fairseq.experiments.tables.run import duration
+from powernorm_fairseq.experiments.tables.seeds import FEWEST, mean_interval
 from powernorm_fairseq.experiments.tables.tried import tried
 from powernorm_fairseq.labels import label
 
@@ -62,38 +63,23 @@ def write(result: TableResult, folder: Path, tried_folders: Sequence[Path] = ())
 
 
 def build(result: TableResult, folders: Sequence[Path]) -> List[Section]:
-    """The whole report."""
-    seeds = ("Seeds " if len(result.seeds) > 1 else "Seed ") + ", ".join(map(str, result.seeds))
+    """The whole report of a table that has at least one result."""
+    seeds = ",".join(map(str, result.seeds))
+    intro = f"{result.table.about} Seed{'s' if len(result.seeds) > 1 else ''} {seeds.replace(',', ', ')}."
     grid = choice_grid(result) if result.table.choose else score_grid(result)
-    intro, items = f"{result.table.about} {seeds}.", words.findings(result)
-    sections = [Section("", intro, grid, items, _legend(result), _figures(result))]
-    found = _results(result)
-    if found:
-        sections.append(Section("Throughput and memory", grid=_costs(result), text=COSTS))
-    tries = tried(folders, result.dataset)
-    if tries is not None and not result.table.choose:
-        sections.append(tries)
-    if found:
-        sections.append(Section("Runs", grid=_runs(result), items=_signatures(found)))
-        sections.append(Section("Recipe", code=_recipe(found)))
-        sections.append(Section("Environment", items=_environment(found)))
+    found = [each for row in result.rows for each in row.results.values()]
+    tries = None if result.table.choose else tried(folders, result.dataset)
     norms = ",".join(dict.fromkeys(row.row.norm for row in result.rows))
-    numbers = ",".join(map(str, result.seeds))
-    again = f"powernorm reproduce {result.table.name} --dataset {result.dataset} --norms {norms} --seeds {numbers}"
-    return [*sections, Section("Again", code=again)]
-
-
-def _with_spread(values: Sequence[float]) -> str:
-    deviation = spread(values)
-    return number(mean(values)) + (f" ± {deviation:.2f}" if deviation is not None else "")
-
-
-def _listed(values: Sequence[float], decimals: int = 2) -> str:
-    return ", ".join(number(value, decimals) for value in values)
-
-
-def _interval(ends: Optional[Tuple[float, float]], sign: bool = False) -> str:
-    return " to ".join(number(end, sign=sign) for end in ends) if ends else ""
+    again = f"powernorm reproduce {result.table.name} --dataset {result.dataset} --norms {norms} --seeds {seeds}"
+    return [
+        Section("", intro, grid, words.findings(result), _legend(result), _figures(result)),
+        Section("Throughput and memory", grid=_costs(result), text=COSTS),
+        *([tries] if tries is not None else []),
+        Section("Runs", grid=_runs(result, found), items=_signatures(found)),
+        Section("Recipe", code=_recipe(found)),
+        Section("Environment", items=_environment(found)),
+        Section("Again", code=again),
+    ]
 
 
 def _norm(result: TableResult) -> str:
@@ -101,67 +87,60 @@ def _norm(result: TableResult) -> str:
     return "norm" if result.table.language_model else "encoder norm"
 
 
+def _with_spread(values: Dict[int, float]) -> str:
+    """Of the seeds: the mean, and the standard deviation of several."""
+    deviation = f" ± {statistics.stdev(values.values()):.2f}" if len(values) > 1 else ""
+    return number(mean(list(values.values()))) + deviation
+
+
+def _interval(ends: Optional[Tuple[float, float]], sign: bool = False) -> str:
+    return " to ".join(number(end, sign=sign) for end in ends) if ends else ""
+
+
 def score_grid(result: TableResult) -> Grid:
-    """Scores of the test set; a column that says nothing here is left out."""
-    corpus = CORPORA[result.dataset]
+    """Scores of the test set."""
+    corpus, rows = CORPORA[result.dataset], []
     paper = result.table.source + ("" if corpus.published else f", {CORPORA[corpus.reference].title}")
-    several = len(result.seeds) > 1
-    wanted = {
-        paper: result.table.published,
-        **{name: several for name in ("95 % interval", "each seed", "its 95 % interval", "p", "P(better than LN)")},
-        "p, test set": not result.table.language_model,
-        "sacreBLEU": not result.table.language_model,
-    }
-    rows = [_score_cells(result, row, paper) for row in result.rows]
-    header = [name for name in rows[0] if wanted.get(name, True)]
-    strong = [index for index, row in enumerate(result.rows) if row.test is not None and row.test.significant]
-    return Grid(header, [[cells[name] for name in header] for cells in rows], strong)
-
-
-def _score_cells(result: TableResult, row: RowResult, paper: str) -> Dict[str, str]:
-    scores = list(row.scores(result.metric).values())
-    better, test = result.improvement([row]), row.test
-    return {
-        _norm(result): row.row.label,
-        paper: number(result.published(row), 1),
-        result.table.metric.label: _with_spread(scores),
-        "95 % interval": _interval(result.interval(row)),
-        "each seed": _listed(scores),
-        "difference to LN": number(result.difference(row), sign=True),
-        "its 95 % interval": _interval(test.interval, sign=True) if test else "",
-        "p": number(test.adjusted if test else None, 3),
-        "P(better than LN)": better.show() if better else "",
-        "p, test set": number(row.test_set, 3),
-        "sacreBLEU": _with_spread(list(row.scores("sacrebleu").values())),
-        "valid perplexity": _with_spread(list(row.valid("ppl").values())),
-    }
+    for row in result.rows:
+        scores, test = row.scores(result.metric), row.test
+        rows.append({
+            _norm(result): row.row.label,
+            paper: number(result.published(row), 1),
+            result.unit: _with_spread(scores),
+            "95 % interval": _interval(mean_interval(list(scores.values()))),
+            "each seed": ", ".join(map(number, scores.values())) if len(result.seeds) > 1 else "",
+            "difference to LN": number(result.difference(row), sign=True),
+            "its 95 % interval": _interval(test.interval, sign=True) if test else "",
+            "p": number(test.adjusted, 3) if test else "",
+            "P(better than LN)": result.improvement([row]),
+            "p, test set": number(row.test_set, 3),
+            "sacreBLEU": _with_spread(row.scores("sacrebleu")),
+            "valid perplexity": _with_spread(row.valid()),
+        })  # fmt: skip
+    return Grid.of(rows, [row.significant for row in result.rows])
 
 
 def choice_grid(result: TableResult) -> Grid:
     """Settings that validation data chooses from."""
-    header = ["setting", "valid perplexity", "each seed", "difference to default", "p"]
-    header += [f"test {result.table.metric.label}"]
-    chosen, tests = list(map(id, result.chosen.values())), compare_valid(result.rows)
-    rows, strong = [], []
-    for index, row in enumerate(result.rows):
-        usual = next((other for other in result.rows if other.row.norm == row.row.norm and not other.row.variant), None)
-        ours, theirs = row.valid("ppl"), usual.valid("ppl") if usual is not None and usual is not row else {}
-        both = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-        values, scores = list(ours.values()), list(row.scores(result.metric).values())
-        test = tests.get(row.row.run_name(0))
-        name = row.row.label + (" (preferred)" if id(row) in chosen else "")
-        numbers = [number(mean(both), sign=True), number(test.adjusted if test else None, 3)]
-        rows.append([name, _with_spread(values), _listed(values), *numbers, _with_spread(scores)])
-        strong += [index] if test is not None and test.significant else []
-    return Grid(header, rows, strong)
+    rows = []
+    for row in result.rows:
+        preferred = any(row is chosen for chosen in result.chosen.values())
+        rows.append({
+            "setting": row.row.label + (" (preferred)" if preferred else ""),
+            "valid perplexity": _with_spread(row.valid()),
+            "each seed": ", ".join(map(number, row.valid().values())),
+            "difference to default": number(result.difference(row), sign=True),
+            "p": number(row.test.adjusted, 3) if row.test else "",
+            f"test {result.unit}": _with_spread(row.scores(result.metric)),
+        })  # fmt: skip
+    return Grid.of(rows, [row.significant for row in result.rows])
 
 
 def _legend(result: TableResult) -> str:
     if result.table.choose:
         return f"{VALID} {CHOICE}"
-    several = len(result.seeds) > 1
-    parts = [VALID, SPREAD if several else "", "" if result.table.language_model else BLEU]
-    return " ".join(part for part in parts if part)
+    parts = {VALID: True, SPREAD: len(result.seeds) > 1, BLEU: not result.table.language_model}
+    return " ".join(part for part, wanted in parts.items() if wanted)
 
 
 def _figures(result: TableResult) -> List[Tuple[str, str]]:
@@ -171,29 +150,34 @@ def _figures(result: TableResult) -> List[Tuple[str, str]]:
     from powernorm_fairseq.figures.charts import Line, dots_chart, lines_chart
 
     figures = []
-    unit = result.table.metric.label
     if result.table.axis is not None:
-        caption = f"{unit} of the test set, mean over the seeds"
-        lines = [Line(name, points) for name, points in _by_position(result) if points]
+        points = [(label(row.row.norm), row.row.position, result.score(row)) for row in result.rows]
+        norms = dict.fromkeys(name for name, _, score in points if score is not None)
+        lines = [Line(norm, tuple((x, y) for name, x, y in points if name == norm and y is not None)) for norm in norms]
+        caption = f"{result.unit} of the test set, mean over the seeds"
         if lines:
-            figures.append((caption, lines_chart(caption, lines, result.table.axis, unit, log_x=True)))
+            figures.append((caption, lines_chart(caption, lines, result.table.axis, result.unit, log_x=True)))
     else:
         choose = result.table.choose
-        what, axis = ("Perplexity on validation data", "perplexity") if choose else (f"{unit} of the test set", unit)
-        values = [row.valid("ppl") if choose else row.scores(result.metric) for row in result.rows]
-        names = [row.row.label.replace(", alpha", "") for row in result.rows]
-        caption = f"{what[0].upper()}{what[1:]}: each seed, and the mean"
-        if any(values):
-            dots = [(name, list(own.values())) for name, own in zip(names, values)]
-            figures.append((caption, dots_chart(caption, dots, axis)))
+        unit, what = ("perplexity", "on validation data") if choose else (result.unit, "of the test set")
+        dots = [(row.row.label.replace(", alpha", ""), list(result.values(row).values())) for row in result.rows]
+        caption = f"{unit[0].upper()}{unit[1:]} {what}: each seed, and the mean"
+        if any(values for _, values in dots):
+            figures.append((caption, dots_chart(caption, dots, unit)))
+
+    curves: Dict[str, List[Line]] = {"valid": [], "train": []}
+    for kind, lines in curves.items():
+        for row in result.rows:
+            for each in row.results.values():
+                curve = tuple((point["update"], point["ppl"]) for point in each["curves"][kind] if point["ppl"])
+                lines += [Line(row.row.label, curve)] if curve else []
     for kind, where in (("valid", "on validation data"), ("train", "in training")):
-        lines = [Line(name, points) for name, points in _curves(result, kind)]
-        if lines:
-            caption = f"Perplexity {where}, every seed"
-            figures.append((caption, lines_chart(caption, lines, "updates", "perplexity", log_y=True)))
+        caption = f"Perplexity {where}, every seed"
+        if curves[kind]:
+            figures.append((caption, lines_chart(caption, curves[kind], "updates", "perplexity", log_y=True)))
     late = [
         Line(name, tuple(point for point in points if point[0] >= points[-1][0] / 2))
-        for name, points in _curves(result, "valid")
+        for name, points in curves["valid"]
     ]
     if late and all(len(line.points) > 1 for line in late):
         caption = "Perplexity on validation data, second half of training"
@@ -201,52 +185,49 @@ def _figures(result: TableResult) -> List[Tuple[str, str]]:
     return figures
 
 
-def _by_position(result: TableResult) -> List[Tuple[str, Tuple[Tuple[float, float], ...]]]:
-    lines = []
-    for norm in dict.fromkeys(row.row.norm for row in result.rows):
-        points = [(row.row.position, result.score(row)) for row in result.rows if row.row.norm == norm]
-        lines.append((label(norm), tuple((x, y) for x, y in points if x is not None and y is not None)))
-    return lines
-
-
-def _curves(result: TableResult, kind: str) -> List[Tuple[str, Tuple[Tuple[float, float], ...]]]:
-    curves = [(row.row.label, each["curves"][kind]) for row in result.rows for each in row.results.values()]
-    found = [(name, [(point["update"], point["ppl"]) for point in curve if point["ppl"]]) for name, curve in curves]
-    return [(name, tuple(points)) for name, points in found if points]
-
-
 def _costs(result: TableResult) -> Grid:
-    header = [_norm(result), "parameters", "updates", "tokens/s", "against LN", "peak memory", "training time"]
     rows = []
     for row in result.rows:
-        fastest, base = row.fastest(), row.baseline.fastest() if row.baseline else None
-        speed, memory = fastest.get("words_per_second"), mean(row.numbers("peak_memory"))
-        counts = [mean(row.numbers("parameters")), mean(row.numbers("updates")), speed]
-        rows.append([
-            row.row.label,
-            *("" if count is None else f"{count:,.0f}" for count in counts),
-            "" if speed is None or not base else f"{speed / base['words_per_second']:.2f}x",
-            "" if memory is None else f"{memory / 2**20:,.0f} MiB",
-            duration(fastest["seconds"]) if fastest.get("seconds") else "",
-        ])  # fmt: skip
-    return Grid(header, rows)
+        parameters, updates, memory = (
+            mean([each[name] for each in row.results.values() if each.get(name) is not None])
+            for name in ("parameters", "updates", "peak_memory")
+        )
+        fastest, base = _fastest(row), _fastest(row.baseline) if row.baseline else {}
+        speed, seconds = fastest.get("words_per_second"), fastest.get("seconds")
+        rows.append({
+            _norm(result): row.row.label,
+            "parameters": "" if parameters is None else f"{parameters:,.0f}",
+            "updates": "" if updates is None else f"{updates:,.0f}",
+            "tokens/s": f"{speed:,.0f}" if speed else "",
+            "against LN": f"{speed / base['words_per_second']:.2f}x" if speed and base else "",
+            "peak memory": "" if memory is None else f"{memory / 2**20:,.0f} MiB",
+            "training time": duration(seconds) if seconds else "",
+        })  # fmt: skip
+    return Grid.of(rows)
 
 
-def _runs(result: TableResult) -> Grid:
+def _fastest(row: RowResult) -> Dict[str, Any]:
+    """The result of the seed that trained fastest; empty if none says how fast it was."""
+    timed = [result for result in row.results.values() if result.get("words_per_second")]
+    return max(timed, key=lambda result: result["words_per_second"], default={})
+
+
+def _runs(result: TableResult, found: Sequence[Dict[str, Any]]) -> Grid:
     shown = {"tokenized": "BLEU", "sacrebleu": "sacreBLEU"}
     if result.table.language_model:
-        shown = {result.metric: f"test {result.table.metric.label}"}
+        shown = {result.metric: f"test {result.unit}"}
     rows = []
-    for each in _results(result):
-        scores = [number(each["scores"].get(name, {}).get("score")) for name in shown]
-        revision = (each["git_revision"] or "")[:10] + ("+" if "+" in (each["git_revision"] or "") else "")
-        best = number((each["best_valid"] or {}).get("ppl"))
-        rows.append([each["run"], str(each["updates"]), str(each["epochs"]), best, *scores, revision])
-    return Grid(["run", "updates", "epochs", "valid perplexity", *shown.values(), "revision"], rows)
-
-
-def _results(result: TableResult) -> List[Dict[str, Any]]:
-    return [each for row in result.rows for each in row.results.values()]
+    for each in found:
+        revision = each["git_revision"] or ""
+        rows.append({
+            "run": each["run"],
+            "updates": each["updates"],
+            "epochs": each["epochs"],
+            "valid perplexity": number((each["best_valid"] or {}).get("ppl")),
+            **{name: number(each["scores"].get(metric, {}).get("score")) for metric, name in shown.items()},
+            "revision": revision[:10] + ("+" if "+" in revision else ""),
+        })  # fmt: skip
+    return Grid.of(rows)
 
 
 def _signatures(results: Sequence[Dict[str, Any]]) -> List[str]:

@@ -9,16 +9,16 @@ import argparse
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from powernorm_fairseq.console import Arguments, UserError, run_main
+from powernorm_fairseq.console import UserError, program
 from powernorm_fairseq.experiments import checks, ranks, recipes, train
 from powernorm_fairseq.experiments.corpora import CORPORA
 from powernorm_fairseq.experiments.slurm import submit
-from powernorm_fairseq.experiments.tables import catalogue, data, local, report, slurm, status
+from powernorm_fairseq.experiments.tables import catalogue, data, local, report, slurm
 from powernorm_fairseq.experiments.tables.catalogue import TABLES, Row, Table
 from powernorm_fairseq.experiments.tables.export import export
-from powernorm_fairseq.experiments.tables.progress import duration, say
-from powernorm_fairseq.experiments.tables.results import TableResult, gather, mean
-from powernorm_fairseq.experiments.tables.run import RESULT, Run
+from powernorm_fairseq.experiments.tables.local import say
+from powernorm_fairseq.experiments.tables.results import gather, mean
+from powernorm_fairseq.experiments.tables.run import RESULT, Run, duration
 from powernorm_fairseq.files import read_json
 
 
@@ -54,12 +54,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line; what follows ``--`` becomes ``flags``."""
-    own, flags = recipes.split_flags(argv)
-    args = build_parser().parse_args(own)
-    args.flags = flags
+    args = recipes.parse_args(build_parser(), argv)
     args.table = catalogue.find_table(args.table, args.dataset)
     args.norms = args.norms.split(",") if args.norms else list(args.table.norms)
-    args.user_flags = recipes.parse_flags(flags)
+    args.user_flags = recipes.parse_flags(args.flags)
     try:
         args.seeds = list(dict.fromkeys(int(seed) for seed in args.seeds.split(",")))
     except ValueError:
@@ -86,11 +84,6 @@ def wants_scores(table: Table, run: Run, chosen: Sequence[Row]) -> bool:
     return not table.choose or not run.row.variant or run.row in chosen
 
 
-def look(args: argparse.Namespace, rows: Sequence[Row], reasons: Dict[str, str]) -> TableResult:
-    """What there is of the table."""
-    return gather(args.table, args.dataset, args.folder, rows, args.seeds, reasons)
-
-
 def run_here(args: argparse.Namespace, rows: Sequence[Row], runs: Sequence[Run]) -> Dict[str, str]:
     """Does what is missing on this machine; returns why runs failed."""
     gpus = 0 if "--cpu" in args.user_flags else ranks.count_gpus()
@@ -99,7 +92,8 @@ def run_here(args: argparse.Namespace, rows: Sequence[Row], runs: Sequence[Run])
         wanted = [(each, wants_scores(args.table, each, [])) for each in runs]
         failures = local.run_all(wanted, envs, signals, not args.no_training)
         if args.table.choose and not failures:
-            chosen = [row.row for row in look(args, rows, {}).chosen.values()]
+            found = gather(args.table, args.dataset, args.folder, rows, args.seeds, {})
+            chosen = [row.row for row in found.chosen.values()]
             wanted = [(each, wants_scores(args.table, each, chosen)) for each in runs]
             failures = local.run_all(wanted, envs, signals, not args.no_training)
     return failures
@@ -122,7 +116,7 @@ def dry_run(args: argparse.Namespace, rows: Sequence[Row]) -> None:
         run.log.update()
         seconds, source = estimate(args, run)
         times.append(seconds)
-        size = checkpoints_size(run) if bin_folder.is_dir() else None
+        size = checks.all_checkpoints_bytes(str(run.data), run.flags) if bin_folder.is_dir() else None
         sizes += [size] if size is not None else []
         needed = "" if size is None else f", {size / 1e9:.2f} GB"
         print(f"{run.name}: {run.state()}, {duration(seconds)}{source}{needed}")
@@ -133,7 +127,7 @@ def dry_run(args: argparse.Namespace, rows: Sequence[Row]) -> None:
         return
     text = f"{len(times)} of {len(runs)} runs to do, {jobs} side by side: "
     text += duration(sum(known) / jobs) if len(known) == len(times) else "unknown time (no finished run to go by)"
-    free = data.free_space(args.folder)
+    free = checks.free_space(args.folder)
     text += f"; {sum(sizes) / 1e9:.2f} GB of checkpoints" if sizes else "; disk unknown until the data is there"
     print(f"{text}, {free / 1e9:.0f} GB free")
 
@@ -153,15 +147,9 @@ def estimate(args: argparse.Namespace, run: Run) -> Tuple[Optional[float], str]:
     return mean([result["seconds"] for result in alike]), " (as other runs here)" if alike else ""
 
 
-def checkpoints_size(run: Run) -> int:
-    """Bytes of all the checkpoints that a run keeps."""
-    kept = max(int(checks.value(run.flags, "--keep-last-epochs", "-1")), 0) or 10
-    return checks.checkpoint_bytes(str(run.data), run.flags) * (kept + 3)  # best, last, averaged
-
-
 def finish(args: argparse.Namespace, rows: Sequence[Row], reasons: Dict[str, str]) -> int:
     """Writes the report, exports if that is wanted, and prints the table; the status says whether it is complete."""
-    result = look(args, rows, reasons)
+    result = gather(args.table, args.dataset, args.folder, rows, args.seeds, reasons)
     if not any(row.results for row in result.rows):
         raise UserError(f"{args.folder} has no result of this table")
     page, text = report.write(result, args.folder, [folder / args.dataset for folder in args.tried])
@@ -177,14 +165,16 @@ def finish(args: argparse.Namespace, rows: Sequence[Row], reasons: Dict[str, str
     return 1 if any(row.lacking for row in result.rows) else 0
 
 
-def run(args: argparse.Namespace) -> int:
-    """Does what the command line says; returns the exit status."""
+@program("reproduce")
+def main(argv: Sequence[str]) -> int:
+    """Runs what is missing and reports; returns the exit status: 0 if the table is complete, 130 if stopped."""
+    args = parse_args(argv)
     rows = catalogue.table_rows(args.table, args.dataset, args.norms, args.user_flags)
     if args.dry_run and args.launcher == "local":
         dry_run(args, rows)
         return 0
     if args.status:
-        print(status.report(make_runs(args, rows, args.data or args.made_data / "bin")))
+        print(slurm.status(make_runs(args, rows, args.data or args.made_data / "bin")))
         return 0
     if args.report_only:
         return finish(args, rows, {})
@@ -207,8 +197,3 @@ def report_words(args: argparse.Namespace, bin_folder: Path) -> List[str]:
     for folder in args.tried:
         words += ["--tried", str(folder.absolute())]
     return [*words, "--no-training", *(["--", *args.flags] if args.flags else [])]
-
-
-def main(argv: Arguments = None) -> int:
-    """Runs what is missing and reports; returns the exit status: 0 if the table is complete, 130 if stopped."""
-    return run_main("reproduce", lambda words: run(parse_args(words)), argv)

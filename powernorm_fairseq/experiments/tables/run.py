@@ -6,7 +6,6 @@ and ``result.json``, which holds everything a report needs.
 
 import fcntl
 import shlex
-import shutil
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
@@ -77,7 +76,8 @@ class Run:
             raise UserError(str(error).replace("--save-dir", "--dir")) from None
         result = self.result()
         if result and result["length"] != train.length(flags):
-            before, now = (_words(length) for length in (result["length"], train.length(flags)))
+            lengths = (recipes.to_words(length) for length in (result["length"], train.length(flags)))
+            before, now = (" ".join(words) or "no limit" for words in lengths)
             raise UserError(f"{self.folder} is finished with {before}, not {now}; choose another --dir")
 
     # How far it is
@@ -113,10 +113,8 @@ class Run:
         try:
             with open(str(self.checkpoints / "lock"), encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
         return False
 
     @property
@@ -130,6 +128,18 @@ class Run:
         """How long training takes from here, at its latest pace."""
         pace, total = number(self.log.latest.get("ups")), self.total_updates
         return max(total - self.log.updates, 0) / pace if pace and total else None
+
+    def describe(self) -> str:
+        """Where its training is, in one line."""
+        log, best, total = self.log.update(), self.log.best(), self.total_updates
+        if not log.updates:
+            return f"{self.name}: starting"
+        parts = [f"update {log.updates}" + (f" of {total}" if total else ""), f"loss {log.latest.get('loss', '?')}"]
+        if best is not None:
+            parts.append(f"best valid {best['loss']:.3f}" + (f" (ppl {best['ppl']:.2f})" if best["ppl"] else ""))
+        if self.seconds_left is not None:
+            parts.append(f"{duration(self.seconds_left)} left")
+        return f"{self.name}: " + ", ".join(parts)
 
     def state(self) -> str:
         """In words, for people."""
@@ -150,9 +160,7 @@ class Run:
         scores = read_json(self.checkpoints / train.SCORES / "result.json")
         for name in (HYPOTHESES, REFERENCES):
             if scores and (self.checkpoints / train.SCORES / name).exists():
-                aside = self.folder / (name + ".part")
-                shutil.copyfile(str(self.checkpoints / train.SCORES / name), str(aside))
-                aside.replace(self.folder / name)
+                files.write(self.folder / name, (self.checkpoints / train.SCORES / name).read_bytes())
         status, environment = self.status, read_json(self.checkpoints / train.ENVIRONMENT)
         commands = (self.checkpoints / train.COMMAND).read_text(encoding="utf-8").splitlines()[1:]
         result = {
@@ -173,8 +181,8 @@ class Run:
             "updates": log.updates,
             "epochs": int(log.epochs[-1]["epoch"]) if log.epochs else 0,
             "seconds": log.seconds,
-            "words_per_second": log.words_per_second,
-            "updates_per_second": log.updates_per_second,
+            "words_per_second": log.median("wps"),
+            "updates_per_second": log.median("ups"),
             "peak_memory": status.get("peak_memory"),
             "best_valid": log.best(),
             "curves": {kind: log.curve(kind) for kind in ("train", "valid")},
@@ -193,5 +201,14 @@ def configuration(command: str) -> recipes.Flags:
     return {flag: values for flag, values in flags.items() if flag not in ("--save-dir", "--user-dir")}
 
 
-def _words(flags: recipes.Flags) -> str:
-    return " ".join(recipes.to_words(flags)) or "no limit"
+def duration(seconds: Optional[float]) -> str:
+    """As people say it."""
+    if seconds is None:
+        return "unknown"
+    minutes = int(round(seconds / 60))
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

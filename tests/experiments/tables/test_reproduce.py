@@ -15,7 +15,7 @@ from powernorm_fairseq import files
 from powernorm_fairseq.experiments import checks
 from powernorm_fairseq.experiments.tables import data as data_module
 from powernorm_fairseq.experiments.tables import local, reproduce
-from powernorm_fairseq.experiments.tables.catalogue import plain
+from powernorm_fairseq.experiments.tables.catalogue import Row
 from powernorm_fairseq.experiments.tables.run import Run
 from tests.experiments.tables.table_results import write_data
 
@@ -199,7 +199,7 @@ def test_test_set_is_scored_for_the_chosen_setting_alone(data, stand_ins, tmp_pa
 
 
 def test_training_that_was_started_by_hand_is_waited_for_and_then_finished(data, stand_ins, tmp_path, capsys):
-    run = Run(tmp_path / "runs" / "demo", "demo", plain("ln"), 1, data)
+    run = Run(tmp_path / "runs" / "demo", "demo", Row("ln", "LN"), 1, data)
     run.checkpoints.mkdir(parents=True)
     held = checks.lock(run.checkpoints)
     waited = []
