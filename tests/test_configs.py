@@ -19,8 +19,7 @@ from hydra.experimental import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from data_prep.recipes import LM_RECIPES
-from powernorm_fairseq.models import linear_criterion  # noqa: F401 - registered also where fairseq was loaded later
-from powernorm_fairseq.models.lm_architectures import PTB, TINY, WIKITEXT103
+from powernorm_fairseq.models.architectures import PTB, TINY, WIKITEXT103
 from powernorm_fairseq.norms import norm_names
 from powernorm_fairseq.safe_load import load_checkpoint
 

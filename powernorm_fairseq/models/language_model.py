@@ -10,7 +10,7 @@ from fairseq.models.transformer import Embedding, TransformerConfig
 from fairseq.modules import AdaptiveInput
 from torch import Tensor, nn
 
-from powernorm_fairseq.models.lm_config import PowerNormLMConfig, nested_lm_config
+from powernorm_fairseq.models.config import PowerNormLMConfig, nested_config
 from powernorm_fairseq.models.norm_settings import offer_norms
 from powernorm_fairseq.models.steps import prepare
 from powernorm_fairseq.models.transformer import NormDecoder
@@ -54,7 +54,7 @@ class PowerNormLanguageModel(FairseqLanguageModel):
     def build_model(cls, cfg: Any, task: Any) -> "PowerNormLanguageModel":
         """Builds the model from a flat configuration."""
         prepare(task, cfg)
-        nested = nested_lm_config(cfg, cls.config)
+        nested = nested_config(cfg, cls.config)
         embedding = build_embedding(nested, task.source_dictionary)
         model = cls(cls.decoder_class(nested, task.target_dictionary, embedding, no_encoder_attn=True))
         model.autocast_bfloat16 = nested.autocast_bfloat16

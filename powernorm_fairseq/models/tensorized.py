@@ -9,8 +9,8 @@ from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from torch import Tensor, nn
 
+from powernorm_fairseq.models.config import TensorizedLMConfig
 from powernorm_fairseq.models.language_model import PowerNormLanguageModel
-from powernorm_fairseq.models.lm_config import TensorizedLMConfig
 from powernorm_fairseq.models.multilinear import multilinear, unmasked_multilinear
 from powernorm_fairseq.models.transformer import NormDecoder, NormDecoderLayer, wrap_layer
 

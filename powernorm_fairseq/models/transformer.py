@@ -63,12 +63,18 @@ def _centralise(layer: nn.Module, linears: Tuple[nn.Module, ...], side: Any) -> 
         centralise_weight(linear)
 
 
-def _keep_final_norm(state_dict: Dict[str, Tensor], name: str, version: Tensor) -> None:
-    """Marks a state without version as current.
+class KeepsFinalNorm:
+    """Of an encoder or a decoder: a state without version is taken for a current one.
 
     fairseq takes such a state for one of 2018 and drops the norm at the end; but it is what ``--store-ema`` hands over.
     """
-    state_dict.setdefault(f"{name}.version", version.clone())
+
+    version: Tensor
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
+        """See fairseq."""
+        state_dict.setdefault(f"{name}.version", self.version.clone())
+        return super().upgrade_state_dict_named(state_dict, name)
 
 
 def wrap_layer(layer: nn.Module, cfg: TransformerConfig) -> nn.Module:
@@ -94,7 +100,7 @@ class NormEncoderLayer(TransformerEncoderLayerBase):
             return super().forward(x, encoder_padding_mask, *args, **kwargs)
 
 
-class NormEncoder(TransformerEncoderBase):
+class NormEncoder(KeepsFinalNorm, TransformerEncoderBase):
     """fairseq's encoder with all its norms replaced."""
 
     def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
@@ -112,20 +118,13 @@ class NormEncoder(TransformerEncoderBase):
         with self.padding.of(src_tokens.eq(self.padding_idx)):
             return super().forward_scriptable(src_tokens, *args, **kwargs)
 
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """See fairseq."""
-        _keep_final_norm(state_dict, name, self.version)
-        return super().upgrade_state_dict_named(state_dict, name)
-
 
 class NormDecoderLayer(TransformerDecoderLayerBase):
     """fairseq's decoder layer with all its norms replaced."""
 
     def __init__(self, cfg: TransformerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(cfg, *args, **kwargs)
-        replace_norms(
-            self, ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"), cfg, cfg.decoder
-        )
+        replace_norms(self, ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"), cfg, cfg.decoder)
         attention = (self.self_attn,) if self.encoder_attn is None else (self.self_attn, self.encoder_attn)
         _centralise(self, (*(block.out_proj for block in attention), self.fc2), cfg.decoder)
 
@@ -152,7 +151,7 @@ class NormDecoderLayer(TransformerDecoderLayerBase):
             )
 
 
-class NormDecoder(TransformerDecoderBase):
+class NormDecoder(KeepsFinalNorm, TransformerDecoderBase):
     """fairseq's decoder with all its norms replaced."""
 
     def __init__(
@@ -184,11 +183,6 @@ class NormDecoder(TransformerDecoderBase):
             return super().extract_features_scriptable(
                 prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
             )
-
-    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """See fairseq."""
-        _keep_final_norm(state_dict, name, self.version)
-        return super().upgrade_state_dict_named(state_dict, name)
 
 
 @register_model("powernorm_transformer", dataclass=PowerNormTransformerConfig)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from powernorm_fairseq.models.lm_architectures import PTB, TINY, WIKITEXT103
+from powernorm_fairseq.models.architectures import PTB, TINY, WIKITEXT103
 from powernorm_fairseq.norms import NORMS, norm_names
 from tests.models.training import LMRun, same, state
 
