@@ -1,7 +1,7 @@
 """Progressive re-parameterised batch normalisation: LayerNorm that becomes BN in the course of the training."""
 
 import warnings
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -70,38 +70,43 @@ class ProgressiveBatchNorm(BatchNorm):
         running = (state["running_mean"], state["running_var"], state["num_updates"])
         parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
         if self._fused(x, state["running_var"]):
-            settings = (self._eps, self.momentum, self.eta_start)
-            return _Mixed.call(x, *parameters, share, ops.dense(call.padding), *running, pool, call.moves, *settings)
+            settings = (self._eps, self.momentum, self.eta_start, float(share))
+            return _Mixed.call(x, *parameters, call.padding, *running, pool, call.moves, *settings, None)
 
         def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
             kernel = ops.implementation(self.kernel, s, gamma, beta, state["running_var"])
             how = ops.How(kernel, pool, call.moves, call.counts, 0, self._eps)
             return ops.BatchNorm.call(s, gamma, beta, call.padding, how, *running, self.momentum, False, 0, -1)
 
-        return self._mixed(x, call.padding, share, batch_norm)
+        return self._mixed(x, call.padding, share, batch_norm, *parameters)
 
     def _evaluate(self, x: Tensor, padding: MaybeTensor) -> Tensor:
         share = self.share_of_ln()
         if self.recipe == "release":
             share = torch.zeros_like(share)
-
-        if self._fused(x, self.running_var) and not torch.is_grad_enabled():
-            parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
-            rstd = (self.running_var + self._eps).rsqrt()
-            columns = _columns(share, self.running_mean, rstd, self.eta_start, *parameters)
-            return torch.ops.powernorm.mixed_forward.default(x.contiguous(), ops.dense(padding), self._eps, *columns)[0]
+        parameters = (*self._affine(), self.ln_weight, self.ln_bias, self.eta)
 
         def batch_norm(s: Tensor, gamma: Tensor, beta: MaybeTensor) -> Tensor:
             return functional.evaluate(s, padding, 0, self._eps, gamma, beta, *self.running_statistics())
 
-        return self._mixed(x, padding, share, batch_norm)
+        def plain(x: Tensor, *parameters: MaybeTensor) -> Tensor:
+            return self._mixed(x, padding, share, batch_norm, *parameters)
+
+        if not self._fused(x, self.running_var):
+            return plain(x, *parameters)
+        running = (self.running_mean, self.running_var, self.num_updates)
+        settings = (self._eps, self.momentum, self.eta_start, float(share))
+        return _Mixed.call(x.contiguous(), *parameters, padding, *running, None, False, *settings, plain)
 
     def _fused(self, x: Tensor, statistics: Tensor) -> bool:
         """Whether C++ serves the input."""
         served = ops.implementation(self.kernel, x, *self._affine(), statistics) == "cpp"
         return served and self.scale_groups == 0 and not ops.takes_plain()
 
-    def _mixed(self, x: Tensor, padding: MaybeTensor, share: Tensor, batch_norm: Any) -> Tensor:
+    def _mixed(
+        self, x: Tensor, padding: MaybeTensor, share: Tensor, batch_norm: Any, weight: MaybeTensor, bias: MaybeTensor,
+        ln_weight: MaybeTensor, ln_bias: MaybeTensor, eta: MaybeTensor,
+    ) -> Tensor:  # fmt: skip
         """The formula; factors and offsets are multiplied by lambda, so that no tensor of tokens has to be."""
         s = x.to(functional.statistics_type(x.dtype))
         if self.scale_groups or padding is not None:
@@ -113,11 +118,11 @@ class ProgressiveBatchNorm(BatchNorm):
             parameter = otherwise if parameter is None else parameter.to(s.dtype)
             return None if parameter is None else parameter * factor
 
-        y = batch_norm(s, times(self.weight, 1 - share, ones), times(self.bias, 1 - share))
-        gamma, beta = times(self.ln_weight, share, ones), times(self.ln_bias, share)
+        y = batch_norm(s, times(weight, 1 - share, ones), times(bias, 1 - share))
+        gamma, beta = times(ln_weight, share, ones), times(ln_bias, share)
         kernel = ops.implementation(self.kernel, s, gamma, beta)
         y = y + ops.exact("token_norm", kernel, s, padding, 1, self._eps, gamma, beta, True)
-        eta = s.new_full((1,), self.eta_start) if self.eta is None else self.eta.to(s.dtype)
+        eta = s.new_full((1,), self.eta_start) if eta is None else eta.to(s.dtype)
         y = torch.addcmul(y, s, (1 - share) * eta)
         if padding is not None:  # zero there already, but the gradient has to be kept from eta
             y = y.masked_fill(padding.unsqueeze(-1), 0.0)
@@ -149,60 +154,42 @@ class ProgressiveBatchNorm(BatchNorm):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-def _columns(
-    share: Tensor, centre: Tensor, rstd: Tensor, eta_start: float, gamma: MaybeTensor, beta: MaybeTensor,
-    ln_gamma: MaybeTensor, ln_beta: MaybeTensor, eta: MaybeTensor,
-) -> Tuple[Tensor, Tensor, Tensor]:
-    """LN's factor, and factor and offset of everything else: the norm is y = x_hat * first + x * second + third."""
-    slope = rstd if gamma is None else gamma.to(rstd.dtype) * rstd
-    first = (torch.ones_like(rstd) if ln_gamma is None else ln_gamma.to(rstd.dtype)) * share
-    second = (1 - share) * (slope + (eta_start if eta is None else eta.to(rstd.dtype)))
-    third = (share - 1) * slope * centre
-    if beta is not None:
-        third = third + (1 - share) * beta.to(rstd.dtype)
-    return first, second, third if ln_beta is None else third + share * ln_beta.to(rstd.dtype)
-
-
 class _Mixed(ops.NormFunction):
-    """The same in C++: a sweep for the batch's statistics, and one for the rest."""
+    """The same in C++: a sweep for the batch's statistics in training, and one for the rest."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, gamma: MaybeTensor, beta: MaybeTensor, ln_gamma: MaybeTensor, ln_beta: MaybeTensor,
-        eta: MaybeTensor, share: Tensor, padding: MaybeTensor,
+        eta: MaybeTensor, padding: MaybeTensor,
         running_mean: Tensor, running_var: Tensor, num_updates: Tensor, pool: Optional[Pool], moves: bool,
-        eps: float, momentum: float, eta_start: float,
+        eps: float, momentum: float, eta_start: float, share: float, evaluates: Optional[Callable[..., Tensor]],
     ) -> Tensor:
-        """See :meth:`ProgressiveBatchNorm._mixed`."""
-        own = ops.FAST["statistics"](x, padding, 0, eps, True)
-        given = own if pool is None else pool.statistics(own, running_mean)
-        centre, squares, count, _ = given.split([x.shape[-1], x.shape[-1], 1, 1])
-        variance = functional.mean(squares, count)
-        rstd = (variance + eps).rsqrt()
-        columns = _columns(share, centre, rstd, eta_start, gamma, beta, ln_gamma, ln_beta, eta)
-        y, saved = torch.ops.powernorm.mixed_forward.default(x, padding, eps, *columns)
-        if moves:
-            new = [torch.lerp(running_mean, centre, momentum), torch.lerp(running_var, variance, momentum)]
-            ops.move([running_mean, running_var], new, count, num_updates)
-        parameters, found = (gamma, beta, ln_gamma, ln_beta, eta), (saved, columns[0], centre, rstd, count)
-        ctx.save_for_backward(x, *parameters, share, padding, *found)
-        ctx.pool, ctx.eps, ctx.eta_start, ctx.types = pool, eps, eta_start, ops.types_of(*parameters)
+        """See :meth:`ProgressiveBatchNorm._mixed`, which ``evaluates`` is in evaluation mode."""
+        given, trains = None, evaluates is None
+        if pool is not None:
+            given = pool.statistics(ops.FAST["statistics"](x, padding, 0, eps, True), running_mean)
+        parameters, state = (gamma, beta, ln_gamma, ln_beta, eta), (running_mean, running_var, num_updates)
+        y, *found = torch.ops.powernorm.mixed_forward.default(
+            x, padding, eps, *parameters, eta_start, share, momentum, *state, given, trains, moves
+        )
+        ctx.save_for_backward(x, *parameters, padding, *found)
+        ctx.pool, ctx.evaluates, ctx.settings = pool, evaluates, (eps, eta_start, share)
+        ctx.types = ops.types_of(*parameters)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tuple[MaybeTensor, ...]:
-        """BN's gradient and that of eta x are columns times dy, x and one; LN's is that of a token."""
-        ops.refuse_twice("PRepBN in C++ (kernel='eager' has it)")
-        x, *parameters, share, padding, saved, of_ln, centre, rstd, count = ctx.saved_tensors
-        gamma, _, _, _, eta = parameters
-        dy, rest = dy.contiguous(), 1 - share
-        own = ops.FAST["gradient_sums"](dy, x, padding, 0, ctx.eps, centre)
-        products, total = (own if ctx.pool is None else ctx.pool.total(own)).split(x.shape[-1])
-        slope = functional.times_gamma(rest * rstd, gamma)
-        a = slope + rest * (ctx.eta_start if eta is None else eta.to(rstd.dtype))
-        b, c = -slope * functional.mean(products, count) * rstd.square(), -slope * functional.mean(total, count)
-        dx, along = torch.ops.powernorm.mixed_backward.default(dy, x, padding, of_ln, saved, a, b, centre, c)
-        products, total = own.split(x.shape[-1])
-        of_eta = (rest * (products + centre * total).sum()).view(1)
-        found = (rest * products * rstd, rest * total, share * along, share * total, of_eta)
-        return ops.NormFunction.gradients(ctx, dx, *found)
+        """See the forward."""
+        x, *parameters, padding, columns, saved = ctx.saved_tensors
+        if ctx.evaluates is None:
+            ops.refuse_twice("PRepBN in C++ (kernel='eager' has it)")
+        elif ops.twice():
+            return ops.NormFunction.differentiable(ctx, ctx.evaluates, dy, x, *parameters)
+        gamma, _, ln_gamma, _, eta = parameters
+        (eps, eta_start, share), width, dy, given = ctx.settings, x.shape[-1], dy.contiguous(), None
+        if ctx.pool is not None:
+            given = ctx.pool.total(ops.FAST["gradient_sums"](dy, x, padding, 0, eps, columns[:width]))
+        dx, found = torch.ops.powernorm.mixed_backward.default(
+            dy, x, padding, eps, gamma, ln_gamma, eta, eta_start, share, columns, saved, given, ctx.evaluates is None
+        )
+        return ops.NormFunction.gradients(ctx, dx, *found.split([width, width, width, width, 1]))

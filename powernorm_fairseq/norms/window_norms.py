@@ -227,23 +227,23 @@ class _Unified(ops.NormFunction):
     ) -> Tensor:
         """See :func:`divisor`."""
         operators, rows, eps = ops.operators(how.kernel), (x, padding, *how.rows), how.eps
-        sums = operators["statistics"](*rows, False)
-        sums = sums if how.pool is None else how.pool.total(sums)
-        count, state = sums[-1:], (running_psi2, psi2_window, num_updates)
-        settings = (None, running_psi2, num_updates)
-        if how.kernel == "cpp" and not ops.compiling():
-            columns = torch.ops.powernorm.unified_columns.default(
-                sums, *state, eps, momentum, warmup, FIRST_STEPS, outliers, how.moves
+        state, fused = (running_psi2, psi2_window, num_updates), how.kernel == "cpp" and not ops.compiling()
+        sums: Any = how.statistics(x, padding, None)
+        if fused:
+            y, columns, scales = torch.ops.powernorm.unified_forward.default(
+                *rows, gamma, beta, momentum, warmup, FIRST_STEPS, outliers, *state, sums, how.moves
             )
             saved: Tuple[Tensor, ...] = (columns,)
-            given = columns[: sums.numel()]
         else:
+            sums = operators["statistics"](*rows, False) if sums is None else sums
+            count = sums[-1:]
             by = divisor(mean(sums[:-1], count), *state, eps, warmup, outliers)
             given, saved = torch.cat([by.s * count, count]), (by.rstd, by.r, by.own, by.outlier, by.slot, count)
             if how.moves:
                 new = [torch.lerp(running_psi2.to(by.s.dtype), by.s, momentum), by.window]
                 ops.move([running_psi2, psi2_window], new, count, num_updates)
-        y, _, scales = operators["batch_forward"](*rows, gamma, beta, momentum, False, 0, -1, *settings, given, False)
+            settings = (momentum, False, 0, -1, None, running_psi2, num_updates)
+            y, _, scales = operators["batch_forward"](*rows, gamma, beta, *settings, given, False)
         ctx.save_for_backward(x, gamma, padding, scales, *saved)
         ctx.how, ctx.types, ctx.momentum = how, ops.types_of(gamma, beta), momentum
         ctx.state, ctx.loss_scale, ctx.used = (grad_window, grad_mean), loss_scale, None
@@ -259,25 +259,23 @@ class _Unified(ops.NormFunction):
         state, moves = ops.NormFunction.backward_state(ctx)
         if not ops.compiling():
             ctx.used = [value.clone() for value in state]
-        sums = operators["gradient_sums"](dy, x, padding, *how.rows, None)
-        totals = sums if how.pool is None else how.pool.total(sums)
-        scale = 1.0 if ctx.loss_scale is None else ctx.loss_scale
+        totals: Any = how.gradient_sums(dy, x, padding, None)
         if len(saved) == 1:
-            scaled_e, g = torch.ops.powernorm.unified_backward_columns.default(
-                totals, gamma, saved[0], float(scale), *state, ctx.momentum, moves
-            )
-            count, rstd, r, _ = saved[0][width:].split([1, width, width, 3])
-        else:
-            rstd, r, own, outlier, slot, count = saved
-            window, e = (value.to(rstd.dtype) for value in state)
-            g = times_gamma(r, gamma)
-            q = mean(g * totals[:width] * rstd, count) / scale
-            new_window = torch.where(slot, torch.where(outlier, e, q), window)
-            new_e = torch.lerp(e, torch.where(own, q, new_window.mean(0)), ctx.momentum)
-            scaled_e = new_e * scale
-            if moves:
-                ops.move(state, [new_window, new_e], count)
+            settings = (ctx.loss_scale, *saved, scales, totals, *state, ctx.momentum, moves)
+            found = torch.ops.powernorm.unified_backward.default(dy, x, padding, *how.rows, gamma, *settings)
+            return ops.NormFunction.gradients(ctx, *found)
+        sums = operators["gradient_sums"](dy, x, padding, *how.rows, None)
+        totals = sums if totals is None else totals
+        scale = 1.0 if ctx.loss_scale is None else ctx.loss_scale
+        rstd, r, own, outlier, slot, count = saved
+        window, e = (value.to(rstd.dtype) for value in state)
+        g = times_gamma(r, gamma)
+        q = mean(g * totals[:width] * rstd, count) / scale
+        new_window = torch.where(slot, torch.where(outlier, e, q), window)
+        new_e = torch.lerp(e, torch.where(own, q, new_window.mean(0)), ctx.momentum)
+        if moves:
+            ops.move(state, [new_window, new_e], count)
         dx, *_ = operators["power_backward"](  # (g dy - e z) / sqrt(s + eps)
-            dy, x, padding, *how.rows, g, 0.0, None, torch.cat([rstd, rstd, count]), scales, scaled_e, False
+            dy, x, padding, *how.rows, g, 0.0, None, torch.cat([rstd, rstd, count]), scales, new_e * scale, False
         )
         return ops.NormFunction.gradients(ctx, dx, sums[:width] * rstd * r, sums[width:])

@@ -1,5 +1,6 @@
 """Every implementation equals the plain one in float64, to the rounding of its own type."""
 
+import copy
 import itertools
 
 import pytest
@@ -99,6 +100,41 @@ def test_cpp_norms_of_tokens_equal_the_plain_ones(name, shape, mask):
     torch.testing.assert_close(dx.double(), expected_dx, rtol=1e-3, atol=1e-4)
     for ours, theirs in zip(norm.parameters(), plain.parameters()):
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-4 * max(1, count) ** 0.5)
+
+
+@needs_cpp
+@pytest.mark.parametrize("name, function", [("dyt", torch.tanh), ("derf", torch.erf)])
+def test_cpp_functions_are_exact_to_a_few_units_in_the_last_place(name, function):
+    x = torch.logspace(-20, 2, 40_000)
+    x = torch.cat([x, -x]).view(-1, 8)
+    y, dx = training_step(bare_norm(name, 8, alpha_start=1.0, kernel="cpp"), x, torch.ones_like(x))
+    wide = x.double().requires_grad_()
+    expected = function(wide)
+    expected.sum().backward()
+    torch.testing.assert_close(y.double(), expected.detach(), rtol=5e-7, atol=0)
+    torch.testing.assert_close(dx.double(), wide.grad, rtol=1e-6, atol=1e-6)
+
+
+@needs_cpp
+@pytest.mark.parametrize("mask", ["none", "random", "full"])
+@pytest.mark.parametrize("seen", [0, 3, 9])
+@pytest.mark.parametrize("affine", [True, False])
+def test_prepbn_in_evaluation_has_the_gradients_of_float64(mask, seen, affine):
+    x, dy, padding = random_rows((90, 12), mask)
+    norm = random_affine(bare_norm("prepbn", 12, updates=6, affine=affine, kernel="cpp"))
+    norm.num_updates.fill_(seen)
+    norm.running_mean.normal_(), norm.running_var.uniform_(0.5, 2.0)
+    results = []
+    for own in (norm, copy.deepcopy(norm).double()):
+        wide = x.to(own.running_var.dtype).requires_grad_()
+        y = own.eval()(wide, padding)
+        inputs = [wide, *own.parameters()]
+        results.append([y, *torch.autograd.grad(y, inputs, dy.to(y.dtype), retain_graph=True)])
+        (once,) = torch.autograd.grad(y, wide, torch.ones_like(dy).to(y.dtype), create_graph=True)
+        results[-1] += torch.autograd.grad(once.square().sum(), wide)
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+    assert norm.num_updates == seen
 
 
 @pytest.mark.parametrize("sums", ["statistics", "gradient_sums"])
