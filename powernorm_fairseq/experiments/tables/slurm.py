@@ -1,6 +1,7 @@
 """Runs what is missing of a table as Slurm jobs: one for each training, and one after them that scores and reports."""
 
 import argparse
+import subprocess
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
@@ -10,6 +11,9 @@ from powernorm_fairseq.experiments.tables import status
 from powernorm_fairseq.experiments.tables.run import Run
 from powernorm_fairseq.experiments.tables.status import JOB
 from powernorm_fairseq.files import read_json
+
+REPORT = "report.json"  # beside the job files: the Slurm job that reports
+HELD = "launch failed requeued held"  # a machine failed as the job was to start there; Slurm leaves it in the queue
 
 
 def queued(run: Run) -> str:
@@ -37,6 +41,9 @@ def launch(runs: Sequence[Run], args: argparse.Namespace, folder: Path, again: S
     lines += dict.fromkeys(checked)
     for run in runs:
         state = queued(run)
+        if HELD in state and not args.dry_run:
+            _cancel(read_json(run.folder / JOB)["job"])
+            state = ""
         if state:
             jobs.append(read_json(run.folder / JOB)["job"])
             lines.append(f"{run.name}: job {jobs[-1]} is {state}")
@@ -68,4 +75,14 @@ def _submit_report(args: argparse.Namespace, jobs: Path, after: Sequence[str], a
         **submit.report_options(args),
     }
     words = ["--dependency=afterany:" + ":".join(after)] if after else []
-    return submit.submit(jobs / "report.sbatch", submit.job_file("report", options, again), words, args.dry_run)
+    job = submit.submit(jobs / "report.sbatch", submit.job_file("report", options, again), words, args.dry_run)
+    if not args.dry_run:
+        before = read_json(jobs / REPORT).get("job")
+        if before and status.queue([before]).get(before, "").startswith("pending"):
+            _cancel(before)  # it does not wait for the trainings that were submitted since
+        files.write(jobs / REPORT, {"job": job})
+    return job
+
+
+def _cancel(job: str) -> None:
+    subprocess.run(["scancel", job], check=True)
