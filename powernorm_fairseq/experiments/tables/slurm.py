@@ -16,7 +16,9 @@ from powernorm_fairseq.experiments.tables.run import Run
 from powernorm_fairseq.files import read_json
 
 JOB = "job.json"  # in a run's folder: the Slurm job that trains it
+REPORT = "report.json"  # beside the job files: the Slurm job that reports
 WAITING_OR_RUNNING = ("pending", "running", "requeue", "suspended", "completing", "preempt")
+HELD = "launch failed requeued held"  # a machine failed as the job was to start there; Slurm leaves it in the queue
 
 
 def job_of(run: Run) -> str:
@@ -38,6 +40,11 @@ def queue(job: str) -> str:
         if found == job and state != "COMPLETED":
             return f"{state.lower()} ({reason})" if state == "PENDING" else f"{state.lower()} {time}"
     return ""
+
+
+def cancel(job: str) -> None:
+    """Takes a job out of the queue."""
+    subprocess.run(["scancel", job], check=True)
 
 
 def status(runs: Sequence[Run]) -> str:
@@ -83,6 +90,9 @@ def launch(runs: Sequence[Run], args: argparse.Namespace, folder: Path, again: S
     lines, jobs, output = list(dict.fromkeys(checked)), [], folder / "slurm"  # type: List[str], List[str], Path
     for run in runs:
         state = queue(job_of(run))
+        if HELD in state and not args.dry_run:
+            cancel(job_of(run))
+            state = ""
         if state.startswith(WAITING_OR_RUNNING):
             jobs.append(job_of(run))
             lines.append(f"{run.name}: job {jobs[-1]} is {state}")
@@ -98,4 +108,9 @@ def launch(runs: Sequence[Run], args: argparse.Namespace, folder: Path, again: S
     text = submit.job_file("report", {**options, **submit.report_options(args)}, again)
     after = ["--dependency=afterany:" + ":".join(jobs)] if jobs else []
     report = submit.submit(output / "report.sbatch", text, after, args.dry_run)
+    if not args.dry_run:
+        before = read_json(output / REPORT).get("job", "")
+        if queue(before).startswith("pending"):
+            cancel(before)  # it does not wait for the trainings that were submitted since
+        files.write(output / REPORT, {"job": report})
     return [*lines, f"report: job {report}, after {len(jobs)} trainings; its output is in {output}"]

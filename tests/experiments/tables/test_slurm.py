@@ -58,6 +58,22 @@ def test_trainings_in_the_queue_are_not_submitted_again(sbatch, data, tmp_path, 
     assert sbatch()[-1].startswith("--parsable --dependency=afterany:6:2:")
 
 
+def test_what_would_wait_in_vain_is_replaced(sbatch, data, tmp_path, capsys, monkeypatch):
+    """A training that Slurm holds for ever, and a report that would not wait for the trainings of today."""
+    assert reproduce.main(words(data, tmp_path)) == 0
+    held, waiting = "2|PENDING|launch failed requeued held|0:00", "5|PENDING|Dependency|0:00"
+    squeue = f'case "$*" in *"--jobs 2 "*) echo "{held}";; *"--jobs 5 "*) echo "{waiting}";; esac'
+    for name, text in (("squeue", squeue), ("scancel", f'echo "$*" >>{tmp_path}/cancelled')):
+        program = tmp_path / "programs" / name
+        program.write_text(f"#!/usr/bin/env bash\n{text}\n")
+        program.chmod(0o755)
+    capsys.readouterr()
+    assert reproduce.main(words(data, tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "pn-seed1: job 7" in out and "report: job 10, after 4 trainings" in out
+    assert (tmp_path / "cancelled").read_text() == "2\n5\n"
+
+
 def test_dry_run_prints_the_jobs_and_writes_nothing(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PYTHON", sys.executable)
     assert reproduce.main(words(data, tmp_path, "--dry-run")) == 0
