@@ -292,11 +292,6 @@ def fused(
     return _Fused.call(x.contiguous(), *parameters, padding, plain, forward, backward)
 
 
-def dense(padding: MaybeTensor) -> MaybeTensor:
-    """A mask without gaps, for operators that take no other."""
-    return None if padding is None else padding.contiguous()
-
-
 # Norms with an exact gradient and no state: the plain function, and the names of the operators.
 _EXACT: Dict[str, Tuple[Any, str, str]] = {
     "evaluate": (functional.evaluate, "evaluate", "evaluate_backward"),

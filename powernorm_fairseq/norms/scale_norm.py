@@ -35,10 +35,10 @@ class ScaleNorm(Norm):
             return scale_norm(x, padding, eps, g)
 
         def forward(x: Tensor, padding: MaybeTensor, g: MaybeTensor) -> Tuple[Tensor, None]:
-            return torch.ops.powernorm.scale_forward.default(x, ops.dense(padding), eps, float(_length(x, g))), None
+            return torch.ops.powernorm.scale_forward.default(x, padding, eps, float(_length(x, g))), None
 
         def backward(dy: Tensor, x: Tensor, padding: MaybeTensor, saved: None, g: MaybeTensor) -> Any:
-            return torch.ops.powernorm.scale_backward.default(dy, x, ops.dense(padding), eps, float(_length(x, g)))
+            return torch.ops.powernorm.scale_backward.default(dy, x, padding, eps, float(_length(x, g)))
 
         is_served = ops.implementation(self.kernel, x, g, None) == "cpp"
         return ops.fused(is_served, plain, forward, backward, x, call.padding, g)

@@ -111,11 +111,11 @@ class DynamicTanh(Norm):
 
         def forward(x: Tensor, padding: MaybeTensor, *parameters: MaybeTensor) -> Tuple[Tensor, None]:
             settings = (*parameters[:2], *numbers(*parameters[2:]), erf)
-            return torch.ops.powernorm.pointwise_forward.default(x, ops.dense(padding), *settings), None
+            return torch.ops.powernorm.pointwise_forward.default(x, padding, *settings), None
 
         def backward(dy: Tensor, x: Tensor, padding: MaybeTensor, saved: None, *parameters: MaybeTensor) -> Any:
             settings = (parameters[0], *numbers(*parameters[2:]), erf)
-            *found, of_numbers = torch.ops.powernorm.pointwise_backward.default(dy, x, ops.dense(padding), *settings)
+            *found, of_numbers = torch.ops.powernorm.pointwise_backward.default(dy, x, padding, *settings)
             return (*found, of_numbers[:1], of_numbers[1:])
 
         is_served = ops.implementation(self.kernel, x, weight, bias) == "cpp"
