@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = str(ROOT / "benchmarks" / "preparation.py")
 
 
+@pytest.mark.slow
 def test_made_up_text_gives_a_table_and_json(tmp_path: Path) -> None:
     pytest.importorskip("fairseq")
     report = tmp_path / "report.json"

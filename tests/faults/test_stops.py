@@ -15,7 +15,7 @@ from tests.faults.processes import PATIENCE, TOP
 from tests.faults.training import checkpoint, differences
 from tests.models.training import RECIPE, SMALL, USER_DIR
 
-STOPS = 8
+STOPS = 5
 STOPS_LONG = 200
 # Many small batches, so that stops fall within an epoch.
 FLAGS = (

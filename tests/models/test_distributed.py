@@ -21,6 +21,7 @@ FLAGS = (
     "--log-interval 1 --disable-validation --no-epoch-checkpoints"
 ).split()
 TRAIN = str(Path(sys.executable).parent / "fairseq-train")
+RIVALS = ("rbn", "un", "prepbn")  # tests/norms/test_sync.py has them in the suite, without fairseq
 
 
 def free_port():
@@ -68,7 +69,7 @@ def even_data(tmp_path_factory):
     return folder / "bin"
 
 
-@pytest.mark.parametrize("name", ["bn", "pn", "rbn", "un", "prepbn"])
+@pytest.mark.parametrize("name", ["bn", "pn", *(pytest.param(name, marks=pytest.mark.slow) for name in RIVALS)])
 def test_two_processes_train_as_one_with_twice_the_batch(even_data, tmp_path, name):
     """With legacy_ddp: fairseq's pytorch_ddp asks for a GPU (tests/norms/test_sync.py has torch's DDP itself)."""
     flags = ["--encoder-norm", name, "--sync-norm", "--ddp-backend", "legacy_ddp"]
@@ -86,7 +87,9 @@ def test_two_processes_train_as_one_with_twice_the_batch(even_data, tmp_path, na
 
 
 @pytest.mark.skipif(torch.__version__ < "2.1", reason="this torch cannot multiply fp16 matrices on a CPU")
-@pytest.mark.parametrize("name, statistic", [("pn", "running_psi2"), ("rbn", "running_var")])
+@pytest.mark.parametrize(
+    "name, statistic", [("pn", "running_psi2"), pytest.param("rbn", "running_var", marks=pytest.mark.slow)]
+)
 def test_two_processes_with_fp16_accumulation_and_activation_checkpointing(even_data, tmp_path, name, statistic):
     flags = "--sync-norm --ddp-backend legacy_ddp --fp16 --update-freq 2 --checkpoint-activations"
     flags = ["--encoder-norm", name, *flags.split(), "--fp16-init-scale", "8", "--max-update", "4"]
