@@ -15,7 +15,9 @@ from torch import nn
 
 from powernorm_fairseq.experiments import average as script
 from powernorm_fairseq.experiments.average import average_checkpoints, last_n_checkpoints
+from powernorm_fairseq.norms import norm_names
 from powernorm_fairseq.safe_load import has_native_allow_list, load_checkpoint
+from tests.norms.batches import bare_norm, random_affine, random_batch, training_step
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +69,24 @@ def test_norm_statistics_are_averaged(tmp_path):
     models = [{"encoder.layer_norm." + name: torch.full((4,), value) for name in names} for value in (1.0, 2.0)]
     model = averaged(tmp_path, *models)
     assert all(torch.equal(model["encoder.layer_norm." + name], torch.full((4,), 1.5)) for name in names)
+
+
+@pytest.mark.parametrize("name", norm_names())
+def test_every_norm_evaluates_by_the_average(name, tmp_path):
+    norms = [bare_norm(name, 6) for _ in range(2)]
+    for number, norm in enumerate(norms):
+        random_affine(norm, number)
+        for step in range(2 + number):
+            training_step(norm, *(each.float() if each.is_floating_point() else each for each in random_batch(step)))
+    states = [norm.state_dict() for norm in norms]
+    result = bare_norm(name, 6)
+    result.load_state_dict(averaged(tmp_path, *states))
+    for key, value in result.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, (states[0][key] + states[1][key]) / 2)
+        else:
+            assert torch.equal(value, states[1][key]), key  # counters and lengths are those of the newest
+    assert torch.isfinite(result.eval()(torch.randn(3, 6))).all()
 
 
 @pytest.mark.parametrize("counter", ["num_updates", "num_batches_tracked", "iters"])
