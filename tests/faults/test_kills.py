@@ -14,7 +14,7 @@ from tests.faults.processes import Child, Warm
 from tests.faults.programs import Fault
 from tests.faults.training import assert_same_files, data_order
 
-KILLS = 8  # for each training
+KILLS = 5  # for each training
 KILLS_LONG = 100
 KILLS_OF_A_RUN = 3  # then it may finish
 
