@@ -16,6 +16,7 @@ OUTSIDE: Dict[str, str] = {
     "CHANGELOG.md": "CHANGELOG.md",
     "results/multi30k/README.md": "results/multi30k/README.md",
     "results/europarl-lm/README.md": "results/europarl-lm/README.md",
+    "results/layer-scale/README.md": "results/layer-scale/README.md",
 }
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
