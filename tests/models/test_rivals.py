@@ -21,7 +21,9 @@ CRITERIA = {"label smoothing": (Run, []), "cross entropy": (Plain, []), "sentenc
 
 
 def gradients(model):
-    return {name: parameter.grad.float().clone() for name, parameter in model.named_parameters()}
+    """Of all parameters but those that fairseq 0.12.2 makes and nothing uses."""
+    named = [(name, parameter.grad) for name, parameter in model.named_parameters()]
+    return {name: grad.float().clone() for name, grad in named if grad is not None}
 
 
 def by_hand(run, samples, weight=None):
