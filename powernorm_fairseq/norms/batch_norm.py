@@ -186,31 +186,35 @@ class _Regularised(ops.NormFunction):
         momentum: float, released: bool, penalty_mean: float, penalty_var: float,
     ) -> Tuple[Tensor, Tensor]:
         """See :func:`.functional.batch_forward` and :func:`penalty_of`."""
-        operators, width, eps, small = ops.operators(how.kernel), x.shape[-1], how.eps, None
+        width, eps, small, weights = x.shape[-1], how.eps, None, (penalty_mean, penalty_var)
         rows, state = (x, padding, *how.rows), (running_mean, running_var, num_updates)
-        before, weights = (running_mean.clone(), running_var.clone()), (penalty_mean, penalty_var)
         given: Any = how.statistics(x, padding, running_mean)
-        if released:
-            given = operators["statistics"](*rows, True) if given is None else given
-            centre, squares, count, _ = given.split([width, width, 1, 1])
-            variance = mean(squares, count)
-            small = variance < eps  # the operator adds eps again
-            given = torch.cat([centre, (variance.clamp(min=eps) - eps) * count, count, count])
-        settings = (momentum, *AS_BN, *state, given, how.moves and not released)
-        y, columns, scales = operators["batch_forward"](*rows, gamma, beta, *settings)
-        if released:
-            penalty, extra = penalty_of(centre, variance, count, before, weights, 1 - momentum)
-            if how.moves:
-                new = [torch.lerp(old.to(own.dtype), own, momentum) for old, own in zip(before, (centre, variance))]
-                ops.move([running_mean, running_var], new, count, num_updates)
-        elif how.kernel == "cpp" and not ops.compiling():
-            penalty, extra = torch.ops.powernorm.penalty_columns.default(columns, *before, eps, *weights)
+        ctx.fused = how.kernel == "cpp" and not released and not ops.compiling()
+        if ctx.fused:
+            y, columns, scales, penalty, extra, *before = torch.ops.powernorm.regularised_forward.default(
+                *rows, gamma, beta, momentum, *state, given, how.moves, *weights
+            )
         else:
-            penalty, extra = penalty_of(*_measured(columns, width, eps), before, weights)
+            operators, before = ops.operators(how.kernel), [running_mean.clone(), running_var.clone()]
+            if released:
+                given = operators["statistics"](*rows, True) if given is None else given
+                centre, squares, count, _ = given.split([width, width, 1, 1])
+                variance = mean(squares, count)
+                small = variance < eps  # the operator adds eps again
+                given = torch.cat([centre, (variance.clamp(min=eps) - eps) * count, count, count])
+            settings = (momentum, *AS_BN, *state, given, how.moves and not released)
+            y, columns, scales = operators["batch_forward"](*rows, gamma, beta, *settings)
+            if not released:
+                penalty, extra = penalty_of(*_measured(columns, width, eps), before, weights)
+            else:
+                penalty, extra = penalty_of(centre, variance, count, before, weights, 1 - momentum)
+                if how.moves:
+                    new = [torch.lerp(old.to(own.dtype), own, momentum) for old, own in zip(before, (centre, variance))]
+                    ops.move([running_mean, running_var], new, count, num_updates)
         ctx.save_for_backward(x, gamma, beta, padding, columns, scales, extra, small, *before)
         ctx.how, ctx.types = how, ops.types_of(gamma, beta)
         ctx.settings, ctx.weights, ctx.released = (momentum, *AS_BN, *before, num_updates, None), weights, released
-        return y, penalty.view(())
+        return y, penalty
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dpenalty: Tensor) -> Tuple[MaybeTensor, ...]:
@@ -228,7 +232,13 @@ class _Regularised(ops.NormFunction):
 
         if ops.twice():
             return ops.NormFunction.differentiable(ctx, again, (dy, dpenalty), x, gamma, beta)
-        dy, dpenalty = dy.contiguous(), dpenalty.view(1)
+        dy = dy.contiguous()
+        if ctx.fused and how.pool is None:
+            found = torch.ops.powernorm.regularised_backward.default(
+                dy, x, padding, *how.rows, gamma, columns, scales, extra, dpenalty
+            )
+            return ops.NormFunction.gradients(ctx, *found)
+        dpenalty = dpenalty.view(1)
         if how.pool is not None or ctx.released:
             given = operators["gradient_sums"](dy, x, padding, *how.rows, columns[:width])
         if how.pool is not None:  # each process has put the penalty of all tokens on its loss

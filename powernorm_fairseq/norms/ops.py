@@ -385,7 +385,8 @@ class BatchNorm(NormFunction):
         if twice():
             return NormFunction.differentiable(ctx, again, dy, x, gamma, beta)
         dy = dy.contiguous()
-        given = how.gradient_sums(dy, x, padding, columns[: x.shape[-1]] if centred else None)
+        centre = columns[: x.shape[-1]] if centred and how.pool is not None else None
+        given = how.gradient_sums(dy, x, padding, centre)
         grads = operators(how.kernel)["batch_backward"](
             dy, x, padding, *how.rows, gamma, centred, columns, scales, given
         )

@@ -3,7 +3,7 @@
 They have no state, and padding reaches nobody.
 """
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -103,21 +103,17 @@ class DynamicTanh(Norm):
         start, erf = self.alpha_start, self._shifted
         weight, bias = self._affine()
 
-        def numbers(alpha: MaybeTensor, shift: MaybeTensor) -> Tuple[float, float]:
-            return start if alpha is None else float(alpha), 0.0 if shift is None else float(shift)
-
         def plain(x: Tensor, padding: MaybeTensor, *parameters: MaybeTensor) -> Tensor:
             return squashed(x, padding, *parameters, start, erf)  # type: ignore[call-arg, arg-type]
 
-        def forward(x: Tensor, padding: MaybeTensor, *parameters: MaybeTensor) -> Tuple[Tensor, None]:
-            settings = (*parameters[:2], *numbers(*parameters[2:]), erf)
-            return torch.ops.powernorm.pointwise_forward.default(x, padding, *settings), None
+        def forward(x: Tensor, padding: MaybeTensor, *parameters: MaybeTensor) -> Any:
+            return torch.ops.powernorm.pointwise_forward.default(x, padding, *parameters, start, erf, follows)
 
-        def backward(dy: Tensor, x: Tensor, padding: MaybeTensor, saved: None, *parameters: MaybeTensor) -> Any:
-            settings = (parameters[0], *numbers(*parameters[2:]), erf)
-            *found, of_numbers = torch.ops.powernorm.pointwise_backward.default(dy, x, padding, *settings)
-            return (*found, of_numbers[:1], of_numbers[1:])
+        def backward(dy: Tensor, x: Tensor, padding: MaybeTensor, kept: Tensor, *parameters: MaybeTensor) -> Any:
+            settings = (parameters[0], *parameters[2:], start, erf, kept)
+            return torch.ops.powernorm.pointwise_backward.default(dy, x, padding, *settings)
 
+        follows = torch.is_grad_enabled()
         is_served = ops.implementation(self.kernel, x, weight, bias) == "cpp"
         parameters = (weight, bias, self.alpha, self.shift)
         return ops.fused(is_served, plain, forward, backward, x, call.padding, *parameters)

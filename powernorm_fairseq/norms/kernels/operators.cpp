@@ -197,13 +197,20 @@ Three batch_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, d
   return step.gradients();
 }
 
-// RBN's penalty and its gradients from the columns of batch_forward: what adds to dL/ds, and to it times (s - centre).
-Two penalty_columns(Tensor columns, Tensor running_mean, Tensor running_var, double eps, double of_mean,
-                    double of_var) {
+// RBN: BN, its penalty, the gradients of that (what adds to dL/ds, and to it times s - centre), and the running
+// statistics as they were.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> regularised_forward(
+    Tensor x, MaybeTensor padding, int64_t groups, double eps, MaybeTensor gamma, MaybeTensor beta, double momentum,
+    Tensor running_mean, Tensor running_var, Tensor num_updates, MaybeTensor given, bool moves, double of_mean,
+    double of_var) {
   const int64_t width = running_mean.numel();
-  const float *centre = floats(columns, 4 * width + 2, "columns"), *rstd = centre + width, count = centre[4 * width];
-  const float *mean = floats(running_mean, width, "running_mean"), *var = floats(running_var, width, "running_var");
-  const Tensor penalty = allocate({1}), extra = allocate({2 * width});
+  const Tensor old_mean = copy_of(floats(running_mean, width, "running_mean"), width);
+  const Tensor old_var = copy_of(floats(running_var, width, "running_var"), width);
+  const auto [y, columns, scales] = batch_forward(x, padding, groups, eps, gamma, beta, momentum, false, 0, -1,
+                                                  running_mean, running_var, num_updates, given, moves);
+  const float *centre = data_of(columns), *rstd = centre + width, *mean = data_of(old_mean), *var = data_of(old_var);
+  const float count = centre[4 * width];
+  const Tensor penalty = allocate({}), extra = allocate({2 * width});
   float* to = data_of(extra);
   const double real = count > 0 ? 1.0 : 0.0, share = 2.0 * real / std::max(count, 1.0f);
   double means = 0.0, vars = 0.0;
@@ -215,7 +222,16 @@ Two penalty_columns(Tensor columns, Tensor running_mean, Tensor running_var, dou
     to[width + i] = static_cast<float>(of_var * share * ((spread > 0) - (spread < 0)));
   }
   *data_of(penalty) = static_cast<float>(real * (of_mean * means + of_var * vars));
-  return {penalty, extra};
+  return {y, columns, scales, penalty, extra, old_mean, old_var};
+}
+
+Three regularised_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, double eps, MaybeTensor gamma,
+                           Tensor columns, Tensor scales, Tensor extra, Tensor of_penalty) {
+  const int64_t size = extra.numel();
+  const Tensor scaled = copy_of(floats(extra, size, "extra"), size);
+  const float factor = number(of_penalty);
+  for (int64_t i = 0; i < size; ++i) data_of(scaled)[i] *= factor;
+  return batch_backward(dy, x, padding, groups, eps, gamma, true, columns, scales, {}, scaled);
 }
 
 // ---------------------------------------------------------------- PN
@@ -447,8 +463,12 @@ Three token_backward(Tensor dy, Tensor x, MaybeTensor padding, int64_t groups, d
 
 STABLE_TORCH_LIBRARY_FRAGMENT(powernorm, library) {
   library.def(
-      "penalty_columns(Tensor columns, Tensor running_mean, Tensor running_var, float eps, float of_mean, float of_var)"
-      " -> (Tensor, Tensor)");
+      "regularised_forward(Tensor x, Tensor? padding, int groups, float eps, Tensor? gamma, Tensor? beta, "
+      "float momentum, Tensor(a!) running_mean, Tensor(b!) running_var, Tensor(c!) num_updates, Tensor? given, "
+      "bool moves, float of_mean, float of_var) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+  library.def(
+      "regularised_backward(Tensor dy, Tensor x, Tensor? padding, int groups, float eps, Tensor? gamma, "
+      "Tensor columns, Tensor scales, Tensor extra, Tensor of_penalty) -> (Tensor, Tensor, Tensor)");
   library.def(
       "unified_forward(Tensor x, Tensor? padding, int groups, float eps, Tensor? gamma, Tensor? beta, float momentum, "
       "int warmup, int first_steps, bool outliers, Tensor(a!) running_psi2, Tensor(b!) psi2_window, "
@@ -466,7 +486,8 @@ STABLE_TORCH_LIBRARY_IMPL(powernorm, CPU, library) {
   library.impl("evaluate_backward", TORCH_BOX(&evaluate_backward));
   library.impl("batch_forward", TORCH_BOX(&batch_forward));
   library.impl("batch_backward", TORCH_BOX(&batch_backward));
-  library.impl("penalty_columns", TORCH_BOX(&penalty_columns));
+  library.impl("regularised_forward", TORCH_BOX(&regularised_forward));
+  library.impl("regularised_backward", TORCH_BOX(&regularised_backward));
   library.impl("power_forward", TORCH_BOX(&power_forward));
   library.impl("power_backward", TORCH_BOX(&power_backward));
   library.impl("window_forward", TORCH_BOX(&window_forward));

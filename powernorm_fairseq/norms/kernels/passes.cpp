@@ -81,6 +81,30 @@ void move(bool moves, float count, std::initializer_list<Move> all, int64_t* upd
 
 // ---------------------------------------------------------------- rows
 
+namespace {
+
+// Copies a mask of two dimensions and any strides; of others, torch makes a copy without gaps first.
+void copy_mask(const Tensor& mask, char* to) {
+  if (mask.dim() != 2) {
+    const Tensor whole = torch::stable::contiguous(mask);
+    std::memcpy(to, whole.const_data_ptr(), whole.numel());
+    return;
+  }
+  const char* from = static_cast<const char*>(mask.const_data_ptr());
+  const int64_t across = mask.size(1), down = mask.stride(0), step = mask.stride(1);
+  for (int64_t i = 0; i < mask.size(0); ++i)
+    for (int64_t j = 0; j < across; ++j) *to++ = from[i * down + j * step];
+}
+
+// How many of eight are true.
+int64_t sum_of_bytes(const bool* eight) {
+  uint64_t word;
+  std::memcpy(&word, eight, sizeof(word));
+  return static_cast<int64_t>((word * 0x0101010101010101u) >> 56);
+}
+
+}  // namespace
+
 Rows::Rows(const Tensor& x, const MaybeTensor& padding_mask, int64_t groups, double eps)
     : columns(x.dim() > 0 ? x.size(x.dim() - 1) : 0), rows(columns > 0 ? x.numel() / columns : 0),
       groups(std::max<int64_t>(groups, 1)), half(is_half(x)), x(x.const_data_ptr()), eps(static_cast<float>(eps)),
@@ -92,11 +116,15 @@ Rows::Rows(const Tensor& x, const MaybeTensor& padding_mask, int64_t groups, dou
     STD_TORCH_CHECK(padding_mask->scalar_type() == ScalarType::Bool, "padding must be bool");
     STD_TORCH_CHECK(padding_mask->numel() == rows, "padding has ", padding_mask->numel(), " elements; there are ", rows,
                     " tokens");
-    mask = torch::stable::contiguous(*padding_mask);  // masks of T x B are often a transposed view
-    padding = static_cast<const bool*>(mask->const_data_ptr());
+    padding = static_cast<const bool*>(padding_mask->const_data_ptr());
+    if (!padding_mask->is_contiguous()) {  // masks of T x B are often a transposed view
+      mask.resize(rows);
+      copy_mask(*padding_mask, mask.data());
+      padding = reinterpret_cast<const bool*>(mask.data());
+    }
   } else {
-    none.resize(rows);
-    padding = reinterpret_cast<const bool*>(none.data());
+    mask.resize(rows);
+    padding = reinterpret_cast<const bool*>(mask.data());
   }
   count = padding_mask ? std::count(padding, padding + rows, false) : rows;
   // Blocks have as many real tokens each, because padding takes next to no time and often lies together. Neighbours
@@ -108,6 +136,7 @@ Rows::Rows(const Tensor& x, const MaybeTensor& padding_mask, int64_t groups, dou
     const int64_t end = (count * (number + 1) + blocks - 1) / blocks;  // real tokens in this block and those before
     starts[number] = row;
     if (count == rows) row = seen = end;
+    for (; row + 8 <= rows && seen + 8 < end; row += 8) seen += 8 - sum_of_bytes(padding + row);
     for (; row < rows && seen < end; ++row) seen += !padding[row];
   }
 }

@@ -182,8 +182,8 @@ struct Rows {
  private:
   std::vector<int64_t> starts;  // first row of each block, and the end
   bool scaled;
-  MaybeTensor kept, mask;  // what `scales` and `padding` point to
-  std::vector<char> none;  // padding
+  MaybeTensor kept;  // what `scales` points to
+  std::vector<char> mask;  // what `padding` points to, unless it is that of the caller
 };
 
 // What is done for all slices of a row before the pass, so that none waits for its own roots and quotients: writes the
@@ -258,7 +258,7 @@ template <Loops LOOPS, typename First, typename Pass>
 void Rows::each(void* to, const First& first, const Pass& pass) const {
   const int64_t blocks = static_cast<int64_t>(starts.size()) - 1;
   torch::stable::parallel_for(0, blocks, 1, [&](int64_t one, int64_t last) {
-    sweep<LOOPS>(*this, starts[one], starts[last], to, nullptr, first, pass);
+    for (int64_t i = last; i-- > one;) sweep<LOOPS>(*this, starts[i], starts[i + 1], to, nullptr, first, pass);
   });
 }
 

@@ -26,64 +26,82 @@ INLINE float erf_of(float u) {
   return v * p / q;
 }
 
-// e^v for v <= 0, as 2^n 2^f with |f| <= 1/2.
-INLINE float exp_of(float v) {
-  constexpr float ROUNDS = 12582912.0f;  // 1.5 * 2^23: a float this large has no fraction
-  const float z = std::max(v * 1.44269504f, -126.0f), rounded = z + ROUNDS, f = z - (rounded - ROUNDS);
+// e^(-u^2), as 2^n 2^f with |f| <= 1/2.
+INLINE float bell_of(float u) {
+  constexpr float ROUNDS = 12582912.0f + 127.0f;  // above 2^23 a float has no fraction; 127 is the exponent of 1
+  const float z = std::max(u * -1.44269504f * u, -126.0f), rounded = z + ROUNDS, f = z - (rounded - ROUNDS);
   uint32_t bits;
   std::memcpy(&bits, &rounded, sizeof(bits));
-  bits = (bits + 127) << 23;  // n stands in the lowest bits of the rounded number
+  bits <<= 23;  // n + 127 stands in the lowest bits of the rounded number
   float power;
   std::memcpy(&power, &bits, sizeof(power));
   return power * (((((1.32764666e-3f * f + 9.67554189e-3f) * f + 5.55071346e-2f) * f + 2.40221202e-1f) * f +
                    6.93146944e-1f) * f + 1.0f);
 }
 
-// y = gamma f(alpha x + shift) + beta, where f is erf or tanh.
-Tensor pointwise_forward(Tensor x, MaybeTensor padding, MaybeTensor gamma, MaybeTensor beta, double alpha, double shift,
-                         bool erf) {
+// y = gamma f(alpha x + shift) + beta, where f is erf or tanh. If a backward `follows`, erf is kept for it, which saves
+// half of its work; what is faster to compute again than to read is not: tanh, and for bfloat16 both.
+Two pointwise_forward(Tensor x, MaybeTensor padding, MaybeTensor gamma, MaybeTensor beta, MaybeTensor alpha,
+                      MaybeTensor shift, double alpha_start, bool erf, bool follows) {
   const Rows rows(x, padding, 0, 0.0);
   const Floats gammas = columns_of(gamma, rows.columns, 1.0f, "gamma");
   const Floats betas = columns_of(beta, rows.columns, 0.0f, "beta");
-  const Tensor y = allocate_like(x);
-  const auto pass = [&](auto ERF) {
-    return [&, ERF](const Slice& slice, const auto* x, auto* to, float*) ALWAYS_INLINE {
-      const float *g = gammas.data(), *b = betas.data(), a = static_cast<float>(alpha), c = static_cast<float>(shift);
+  const float a = columns_of(alpha, 1, static_cast<float>(alpha_start), "alpha")[0];
+  const float c = columns_of(shift, 1, 0.0f, "shift")[0];
+  const bool keeps = follows && erf && !rows.half;
+  const Tensor y = allocate_like(x), kept = keeps ? allocate_like(x) : allocate({0});
+  float* values = data_of(kept);
+  const auto pass = [&](auto ERF, auto KEEPS) {
+    return [&, ERF, KEEPS](const Slice& slice, const auto* x, auto* to, float*) ALWAYS_INLINE {
+      const float *g = gammas.data(), *b = betas.data(), factor = a, offset = c;
       auto* __restrict out = to;
+      float* __restrict value = values + (KEEPS ? slice.at : 0);
 #pragma omp simd
       for (int64_t i = 0; i < slice.width; ++i) {
-        const float u = load(x[i]) * a + c;
-        store(out + i, g[i] * (ERF ? erf_of(u) : tanh_of(u)) + b[i]);
+        const float u = load(x[i]) * factor + offset, f = ERF ? erf_of(u) : tanh_of(u);
+        store(out + i, g[i] * f + b[i]);
+        if (KEEPS) value[i] = f;
       }
     };
   };
-  if_constant(erf, [&](auto ERF) { rows.each<WIDE>(y.mutable_data_ptr(), pass(ERF)); });
-  return y;
+  void* to = y.mutable_data_ptr();
+  if (keeps)
+    rows.each<WIDE>(to, pass(std::true_type(), std::true_type()));
+  else
+    if_constant(erf, [&](auto ERF) { rows.each<WIDE>(to, pass(ERF, std::false_type())); });
+  return {y, kept};
 }
 
-// Gradients of x, gamma, beta, and of alpha and shift together.
-std::tuple<Tensor, Tensor, Tensor, Tensor> pointwise_backward(Tensor dy, Tensor x, MaybeTensor padding,
-                                                              MaybeTensor gamma, double alpha, double shift, bool erf) {
+// Gradients of x, gamma, beta, alpha and shift.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> pointwise_backward(Tensor dy, Tensor x, MaybeTensor padding,
+                                                                      MaybeTensor gamma, MaybeTensor alpha,
+                                                                      MaybeTensor shift, double alpha_start, bool erf,
+                                                                      Tensor kept) {
   const Rows rows(x, padding, 0, 0.0);
   const int64_t width = rows.columns;
-  const Floats gammas = columns_of(gamma, width, 1.0f, "gamma");
+  Floats gammas = columns_of(gamma, width, 1.0f, "gamma");
+  if (erf)
+    for (float& value : gammas) value *= 1.12837917f;  // 2 / sqrt(pi)
+  const float a = columns_of(alpha, 1, static_cast<float>(alpha_start), "alpha")[0];
+  const float c = columns_of(shift, 1, 0.0f, "shift")[0];
   const void* grads = rows.like_x(dy);
+  const float* values = floats(kept, erf && !rows.half ? rows.rows * width : 0, "kept");
   const Tensor dx = allocate_like(x);
   Floats sums(2 * width + 2);
   const auto pass = [&](auto ERF) {
     return [&, ERF](const Slice& slice, const auto* x, auto* to, float* sums) ALWAYS_INLINE {
+      constexpr bool KEPT = ERF && std::is_same_v<decltype(x), const float*>;
       const auto* grad = beside(x, grads, slice);
-      const float *gs = gammas.data(), a = static_cast<float>(alpha), c = static_cast<float>(shift);
+      const float *gs = gammas.data(), *value = KEPT ? values + slice.at : nullptr, factor = a, offset = c;
       auto* __restrict out = to;
       float *__restrict of_gamma = sums, *__restrict of_beta = sums + slice.width;
       float of_alpha = 0.0f, of_shift = 0.0f;
 #pragma omp simd reduction(+ : of_alpha, of_shift)
       for (int64_t i = 0; i < slice.width; ++i) {
-        const float own = load(x[i]), u = own * a + c, g = load(grad[i]);
-        const float f = ERF ? erf_of(u) : tanh_of(u);
-        const float slope = ERF ? 1.12837917f * exp_of(-u * u) : 1.0f - f * f;
-        const float h = g * gs[i] * slope;
-        store(out + i, h * a);
+        const float own = load(x[i]), u = own * factor + offset, g = load(grad[i]);
+        const float f = KEPT ? value[i] : ERF ? erf_of(u) : tanh_of(u);
+        const float h = g * gs[i] * (ERF ? bell_of(u) : 1.0f - f * f);
+        store(out + i, h * factor);
         of_gamma[i] += g * f;
         of_beta[i] += g;
         of_alpha += h * own;
@@ -94,7 +112,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pointwise_backward(Tensor dy, Tensor 
     };
   };
   if_constant(erf, [&](auto ERF) { rows.sum<WIDE>(2 * width + 2, sums.data(), dx.mutable_data_ptr(), pass(ERF)); });
-  return {dx, copy_of(sums.data(), width), copy_of(sums.data() + width, width), copy_of(sums.data() + 2 * width, 2)};
+  const float* found = sums.data();
+  return {dx, copy_of(found, width), copy_of(found + width, width), copy_of(found + 2 * width, 1),
+          copy_of(found + 2 * width + 1, 1)};
 }
 
 // ---------------------------------------------------------------- ScaleNorm
@@ -263,11 +283,11 @@ Two mixed_backward(Tensor dy, Tensor x, MaybeTensor padding, double eps, MaybeTe
 
 STABLE_TORCH_LIBRARY_FRAGMENT(powernorm, library) {
   library.def(
-      "pointwise_forward(Tensor x, Tensor? padding, Tensor? gamma, Tensor? beta, float alpha, float shift, bool erf)"
-      " -> Tensor");
+      "pointwise_forward(Tensor x, Tensor? padding, Tensor? gamma, Tensor? beta, Tensor? alpha, Tensor? shift, "
+      "float alpha_start, bool erf, bool follows) -> (Tensor, Tensor)");
   library.def(
-      "pointwise_backward(Tensor dy, Tensor x, Tensor? padding, Tensor? gamma, float alpha, float shift, bool erf)"
-      " -> (Tensor, Tensor, Tensor, Tensor)");
+      "pointwise_backward(Tensor dy, Tensor x, Tensor? padding, Tensor? gamma, Tensor? alpha, Tensor? shift, "
+      "float alpha_start, bool erf, Tensor kept) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def("scale_forward(Tensor x, Tensor? padding, float eps, float g) -> Tensor");
   library.def("scale_backward(Tensor dy, Tensor x, Tensor? padding, float eps, float g) -> (Tensor, Tensor)");
   library.def(
