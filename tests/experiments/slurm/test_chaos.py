@@ -28,7 +28,7 @@ MINUTES = float(os.environ.get("CHAOS_MINUTES", "20"))
 FLAGS = (
     "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 "
     "--encoder-layers 1 --decoder-layers 1 --num-workers 0 --max-tokens 100 --log-interval 100 --warmup-updates 20 "
-    f"--keep-last-epochs 2 --max-epoch {max(20, int(MINUTES * 45))} --cpu"
+    f"--keep-last-epochs 2 --max-epoch {max(20, int(MINUTES * 60))} --cpu"
 ).split()
 CLOCK = ["--time", "4", "--warning", "90"]  # stretches of a few minutes
 LOOK = 180  # seconds after which the owner looks again
