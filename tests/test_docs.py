@@ -179,7 +179,7 @@ def test_the_figure_of_the_readme_shows_the_results():
         result = json.loads(file.read_text(encoding="utf-8"))
         if not result["variant"]:
             measured[result["norm"], str(result["seed"])] = result["scores"]["tokenized"]["score"]
-    assert len(shown) == 14 and shown == measured
+    assert len(shown) >= 14 and shown == measured
 
 
 # ---------------------------------------------------------------- commands

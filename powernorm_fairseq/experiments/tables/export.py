@@ -63,7 +63,7 @@ def export(folder: Path, target: Path) -> List[str]:
 
     Args:
         folder: with a folder for each run.
-        target: the same, for publication; runs that are in it already are replaced.
+        target: the same, for publication; a run that is in it already is replaced, and all others stay as they are.
     """
     if target.resolve() == folder.resolve():
         raise UserError(f"--export {target} is the folder of the runs itself; choose another")
@@ -73,7 +73,7 @@ def export(folder: Path, target: Path) -> List[str]:
             _export_run(run, target / run.name, result)
     if not any(found.values()):
         raise UserError(f"{folder} has no finished run to export")
-    comparisons = read_json(folder / COMPARISONS)
+    comparisons = {**(read_json(target / COMPARISONS) or {}), **(read_json(folder / COMPARISONS) or {})}
     if comparisons:
         files.write(target / COMPARISONS, comparisons)
     traces = [re.escape(str(Path.home())) + "/", rf"\b{re.escape(socket.gethostname())}\b"]

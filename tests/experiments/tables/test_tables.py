@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import socket
 import statistics
 from pathlib import Path
@@ -458,6 +459,21 @@ def test_export_holds_no_data_no_machine_and_is_enough_for_the_report(tmp_path, 
     (shipped / "pn-seed1" / "result.json").write_text(json.dumps({**content, "translations": "others"}))
     assert report_only(tmp_path / "shipped") == 0  # of other translations they are not
     assert (shipped / "table1.html").read_text() != page
+
+
+def test_runs_can_be_exported_as_they_come(tmp_path, capsys):
+    write_table(tmp_path / "runs")
+    report_only(tmp_path / "runs", "--export", tmp_path / "whole")
+    for seed in (1, 2):  # two machines with a seed each
+        some = tmp_path / f"machine{seed}" / "multi30k"
+        some.parent.mkdir()
+        others = shutil.ignore_patterns(f"*-seed{3 - seed}", "*.json")
+        shutil.copytree(tmp_path / "runs" / "multi30k", some, ignore=others)
+        for file in (tmp_path / "runs" / "multi30k").glob(f"*-seed{seed}/result.json"):
+            shutil.copy(file, some / file.parent.name)
+        report_only(some.parent, "--export", tmp_path / "parts")
+    for name in ("comparisons.json", "table1.md"):
+        assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 
 def test_export_refuses_the_folder_itself_and_what_names_the_machine(tmp_path, monkeypatch, capsys):
