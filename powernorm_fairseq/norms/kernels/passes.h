@@ -168,6 +168,7 @@ struct Rows {
   const void* like_x(const Tensor& dy) const;
 
   // Calls pass(slice, x, to, sums) for the slices of all real tokens; x and `to`, unless null, point to the slice.
+  // Blocks come from the last to the first: a sweep for the statistics, if there was one, has left those in the cache.
   template <Loops LOOPS = PLAIN, typename Pass>
   void each(void* to, const Pass& pass) const;
 
