@@ -352,3 +352,23 @@ def test_switch(monkeypatch):
     with pytest.raises(ValueError, match="kernel='cpp' cannot be used: there is none; choose from eager"):
         bare_norm("pn", 4, kernel="cpp")
     assert bare_norm("pn", 4, kernel="auto")._implementation(x) == "plain"
+
+
+@needs_cpp
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda random: random(30)[::3],
+        lambda random: random(4, 10).t(),
+        lambda random: random(7, 5, 3).permute(2, 1, 0),
+        lambda random: random(3, 5, 14)[..., ::2],
+        lambda random: random(5).unsqueeze(1).expand(5, 4),
+    ],
+    ids=["one dimension", "transposed", "three dimensions", "every second", "expanded"],
+)
+def test_a_mask_of_any_strides_is_read_as_torch_reads_it(mask):
+    padding = mask(lambda *shape: torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.3)
+    x = torch.randn(*padding.shape, 16, generator=torch.Generator().manual_seed(2))
+    assert padding.any() and not padding.all()
+    found, expected = (bare_norm("pn", 16, kernel="cpp")(x, each) for each in (padding, padding.clone().contiguous()))
+    assert torch.equal(found, expected) and not found[padding].any()
