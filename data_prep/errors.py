@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Callable, List, Optional
@@ -44,6 +45,7 @@ def run_main(main: Callable[[Optional[List[str]]], int], argv: Optional[List[str
     except DataPrepError as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
         print("error: interrupted; run the same command again to continue", file=sys.stderr)
         return 130
     except BrokenPipeError:

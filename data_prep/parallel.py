@@ -9,10 +9,12 @@ import collections
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, TypeVar
 
@@ -37,7 +39,6 @@ def default_workers() -> int:
 
 def _begin_worker(parent: int, lock: Optional[int]) -> None:
     """Ends this worker when its parent is gone: a killed parent cannot tell its workers to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says so, and workers just end
     if lock is not None:
         os.close(lock)
 
@@ -47,6 +48,16 @@ def _begin_worker(parent: int, lock: Optional[int]) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Holds SIGINT back. Workers that start meanwhile never get it: Ctrl-C reaches all, and the parent ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class WorkerPool:
@@ -70,12 +81,11 @@ class WorkerPool:
 
     def __exit__(self, *exception: object) -> None:
         if self._executor is not None:
-            interrupted = exception[0] is KeyboardInterrupt
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN) if interrupted else None  # once is enough
-            self._executor.shutdown(wait=True)
+            # never Future.cancel: an executor with a killed worker may hang on cancelled futures (Python 3.8 to 3.11)
+            cancel = {"cancel_futures": True} if sys.version_info >= (3, 9) else {}
+            with _without_ctrl_c():  # once is enough
+                self._executor.shutdown(wait=True, **cancel)
             self._executor = None
-            if interrupted:
-                signal.signal(signal.SIGINT, before)
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Yields ``function(task)`` for each task, in order; only a few tasks are taken ahead.
@@ -92,7 +102,8 @@ class WorkerPool:
         pending: Deque = collections.deque()
         try:
             for task in tasks:
-                pending.append(self._executor.submit(function, task))
+                with _without_ctrl_c():
+                    pending.append(self._executor.submit(function, task))
                 if len(pending) > _CHUNKS_PER_WORKER * self.workers:
                     yield pending.popleft().result()
             while pending:
@@ -101,9 +112,6 @@ class WorkerPool:
             raise DataPrepError(
                 "a worker process was killed, perhaps for want of memory; try fewer --workers"
             ) from None
-        finally:
-            for future in pending:
-                future.cancel()
 
     def count(self, function: Callable[[List[bytes]], Dict[str, int]], *paths: Path) -> Dict[str, int]:
         """Adds up what a function counts in each chunk of texts; words come in the order of their first occurrence."""

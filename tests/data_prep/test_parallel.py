@@ -65,12 +65,19 @@ def test_a_killed_worker_is_an_error_and_not_a_hang() -> None:
         list(pool.map(die, range(20)))
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_is_one_sentence(times: int) -> None:
-    """A terminal sends the signal to the workers, too."""
+def test_ctrl_c_is_one_sentence(times: int, early: bool) -> None:
+    """A terminal sends the signal to the workers, too, also to one that has just begun."""
     program = (
-        "import time; from data_prep.errors import run_main; from data_prep.parallel import WorkerPool\n"
+        "import time; from data_prep import parallel; from data_prep.errors import run_main\n"
+        "from data_prep.parallel import WorkerPool\n"
         "def work(number): time.sleep(0.5 * (number > 1)); return number\n"
+        "begin = parallel._begin_worker\n"
+        "def begin_late(*arguments):\n"
+        f"    if {early}: print('begun', flush=True); time.sleep(0.3)\n"
+        "    begin(*arguments)\n"
+        "parallel._begin_worker = begin_late\n"
         "def main(argv):\n"
         "    with WorkerPool(2) as pool:\n"
         "        for number in pool.map(work, range(100)): print(number, flush=True)\n"
@@ -88,7 +95,7 @@ def test_ctrl_c_is_one_sentence(times: int) -> None:
     for _ in range(times):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.1)
-    assert process.communicate()[1] == b"error: interrupted; run the same command again to continue\n"
+    assert process.communicate(timeout=60)[1] == b"error: interrupted; run the same command again to continue\n"
     assert process.returncode == 130
 
 
