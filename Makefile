@@ -26,7 +26,7 @@ demo: setup  ## train and score small LN and PN models on a made-up corpus
 	@$(call in_venv,.venv) python scripts/demo.py
 
 test: lint  ## lint, then run the tests
-	@$(call pytest,.venv) $(PYTEST_ARGS)
+	@$(call pytest,.venv) --timeout 600 $(PYTEST_ARGS)
 
 test-slow: setup  ## run the tests that take minutes
 	@$(call pytest,.venv) -m slow $(PYTEST_ARGS)
@@ -48,7 +48,7 @@ setup-classic:  ## make .venv-classic: Python 3.8 to 3.10, fairseq 0.12.2, torch
 	@scripts/setup.sh --classic --python "$(PYTHON_CLASSIC)"
 
 test-classic: setup-classic  ## run the tests in .venv-classic
-	@$(call pytest,.venv-classic) $(PYTEST_ARGS)
+	@$(call pytest,.venv-classic) --timeout 600 $(PYTEST_ARGS)
 
 wheel: setup  ## build the source archive and the wheel with the C++ operators, in dist/
 	@scripts/wheel.sh .venv/bin/python

@@ -28,8 +28,9 @@ modern_pins=(
   ml_dtypes==0.6.0 mock==5.2.0 mpmath==1.3.0 mypy==2.4.1 mypy_extensions==1.1.0 narwhals==2.28.0 networkx==3.6.1
   numpy==2.4.6 omegaconf==2.3.0 onnx-ir==1.1.0 onnx==1.23.2 onnxscript==0.7.2 packaging==26.3 pathspec==1.1.1
   pillow==13.0.0 pip==24.0 pluggy==1.7.0 portalocker==4.4.2 protobuf==7.36.2 pycparser==3.12 Pygments==2.21.0
-  pyparsing==3.3.3 pytest-xdist==3.8.0 pytest==9.2.0 python-dateutil==4.0.0 PyYAML==6.0.3 regex==2026.11.9
-  requests==2.34.2 ruff==0.17.4 sacrebleu==2.6.0 sacremoses==0.2.0 safetensors==0.8.0 scikit-learn==1.9.1 scipy==1.17.1
+  pyparsing==3.3.3 pytest-timeout==2.4.0 pytest-xdist==3.8.0 pytest==9.2.0 python-dateutil==4.0.0 PyYAML==6.0.3
+  regex==2026.11.9 requests==2.34.2 ruff==0.17.4 sacrebleu==2.6.0 sacremoses==0.2.0 safetensors==0.8.0
+  scikit-learn==1.9.1 scipy==1.17.1
   sentencepiece==0.2.2 setuptools==80.10.2 subword-nmt==0.3.8 sympy==1.14.0 tabulate==0.10.0 tensorboardX==2.6.5
   threadpoolctl==3.8.0 tokenizers==0.22.2 torch==2.13.0 torchaudio==2.11.0 tqdm==4.70.1 transformers==4.57.1
   typing_extensions==4.16.0 tzdata==2026.6 urllib3==2.8.0 wheel==0.48.0
@@ -39,7 +40,8 @@ classic_pins=(
   cycler==0.12.1 Cython==0.29.37 exceptiongroup==1.3.1 execnet==2.1.2 fairseq==0.12.2 fonttools==4.57.0
   hydra-core==1.0.7 importlib_resources==6.4.5 iniconfig==2.1.0 Jinja2==3.1.6 joblib==1.4.2 MarkupSafe==2.1.5 kiwisolver==1.4.7 lxml==6.1.3
   matplotlib==3.7.5 mock==5.2.0 numpy==1.23.5 omegaconf==2.0.6 packaging==26.2 pillow==10.4.0 pip==24.0 pluggy==1.5.0
-  portalocker==3.0.0 protobuf==5.29.6 pycparser==2.23 pyparsing==3.1.4 pytest==8.3.5 pytest-xdist==3.6.1
+  portalocker==3.0.0 protobuf==5.29.6 pycparser==2.23 pyparsing==3.1.4 pytest==8.3.5 pytest-timeout==2.4.0
+  pytest-xdist==3.6.1
   python-dateutil==2.9.0.post0 PyYAML==6.0.3 regex==2024.11.6 ruff==0.17.4 sacrebleu==2.4.3 sacremoses==0.1.1
   sentencepiece==0.2.0 setuptools==75.3.2 six==1.17.0 subword-nmt==0.3.8 tabulate==0.9.0 tensorboardX==2.6.2.2
   tomli==2.5.0 torch==1.12.1 torchaudio==0.12.1 tqdm==4.70.1 typing_extensions==4.13.2 wheel==0.45.1 zipp==3.20.2
