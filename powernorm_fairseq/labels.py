@@ -1,4 +1,4 @@
-"""What each norm is called in tables and figures; known without importing torch."""
+"""What is known of each norm without importing torch, which takes seconds: its label, and whether batches matter."""
 
 from typing import Optional
 
@@ -18,6 +18,8 @@ LABELS = {
     "derf": "Derf",
     "scalenorm": "ScaleNorm",
 }
+#: Norms of a token by itself. All others, a user's own too, count as norms with statistics of a batch.
+TOKEN_NORMS = frozenset(("ln", "rms", "gn", "dyt", "derf", "scalenorm"))
 
 
 def label(norm: Optional[str]) -> Optional[str]:

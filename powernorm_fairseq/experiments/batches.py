@@ -7,6 +7,8 @@ the batch of each is smaller. Where a number cannot be kept, a sentence says so.
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from powernorm_fairseq.labels import TOKEN_NORMS
+
 Flags = Mapping[str, Sequence[str]]
 
 
@@ -28,12 +30,8 @@ def divide(tokens: int, usual: int, processes: int, began: Optional[int] = None)
 
 def statistics_tokens(flags: Flags, tokens: int, processes: int) -> Optional[int]:
     """Over how many tokens at most a norm's statistics are taken; None if the model has no norm with any."""
-    from powernorm_fairseq.norms import NORMS, BatchStatisticsNorm  # here, because torch takes seconds
-
-    names = [name for flag in ("--encoder-norm", "--decoder-norm", "--norm") for name in flags.get(flag, ())]
-    if any(name not in NORMS or issubclass(NORMS[name], BatchStatisticsNorm) for name in names):
-        return tokens * (processes if "--sync-norm" in flags else 1)
-    return None
+    names = {name for flag in ("--encoder-norm", "--decoder-norm", "--norm") for name in flags.get(flag, ())}
+    return tokens * (processes if "--sync-norm" in flags else 1) if names - TOKEN_NORMS else None
 
 
 def describe(flags: Flags, processes: int) -> Dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from powernorm_fairseq.labels import LABELS
+from powernorm_fairseq.labels import LABELS, TOKEN_NORMS
 from powernorm_fairseq.models import architectures  # noqa: F401  registers the presets
-from powernorm_fairseq.norms import NORMS, Norm, build_norm, norm_names, register_norm
+from powernorm_fairseq.norms import NORMS, BatchStatisticsNorm, Norm, build_norm, norm_names, register_norm
 from powernorm_fairseq.safe_load import load_checkpoint
 from tests.models.training import RECIPE, SMALL, Run
 
@@ -68,6 +68,7 @@ def test_every_norm_of_the_package_has_all_that_the_page_names():
             for size in ("iwslt_de_en", "wmt_en_de_big"):
                 assert f"transformer_{name}_{size}" in ARCH_MODEL_REGISTRY
     assert set(LABELS) == set(norm_names())
+    assert {name for name in NORMS if not issubclass(NORMS[name], BatchStatisticsNorm)} == TOKEN_NORMS
 
 
 def test_the_page_names_files_and_names_that_exist():
