@@ -1,10 +1,6 @@
 """reproduce.py --launcher slurm: which jobs it submits, and on a real Slurm from a command to the table."""
 
-import json
-import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -88,25 +84,3 @@ def test_lack_of_sbatch_is_one_sentence(data, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.strip() == (
         "reproduce: sbatch was not found; is this a machine of a Slurm cluster?"
     )
-
-
-@pytest.mark.slow
-def test_from_a_command_to_the_table_on_a_real_slurm(cluster, toy_data, tmp_path):
-    tiny = (
-        "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 "
-        "--encoder-layers 1 --decoder-layers 1 --num-workers 0 --max-tokens 100 --log-interval 5 --warmup-updates 20 "
-        "--keep-last-epochs 2 --max-epoch 3 --cpu"
-    ).split()
-    own = ["table1", "--dataset", "demo", "--norms", "ln,pn", "--data", toy_data, "--dir", tmp_path / "runs"]
-    command = [sys.executable, ROOT / "scripts" / "reproduce.py", *own, "--launcher", "slurm", "--", *tiny]
-    env = {**cluster.env, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    subprocess.run([str(word) for word in command], env=env, check=True, stdout=subprocess.PIPE)
-    folder = tmp_path / "runs" / "demo"
-    end = time.monotonic() + 300
-    while not (folder / "table1.html").exists():
-        outputs = [file.read_text(errors="replace")[-1500:] for file in (folder / "slurm").glob("*.out")]
-        assert time.monotonic() < end, (cluster.states(), outputs)
-        time.sleep(1)
-    assert json.loads((folder / "pn-seed1" / "result.json").read_text())["scores"]["tokenized"]["score"] >= 0
-    printed = "".join(file.read_text() for file in (folder / "slurm").glob("report-*.out"))
-    assert "| LN" in printed and os.path.exists(str(folder / "ln-seed1" / "hyp.txt"))
