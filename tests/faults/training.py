@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import torch
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from powernorm_fairseq.safe_load import load_checkpoint
 from tests.faults.programs import NO_FAULT, Fault, Run
-from tests.models.training import NO_STATE, RECIPE, SMALL, USER_DIR
+from tests.models.training import NO_STATE, RECIPE, SMALL, USER_DIR, config
 
 # Two epochs; a save after each third update and each epoch, with a best and a last copy, and old ones to delete.
 UPDATES = 20
@@ -26,7 +24,7 @@ class Training:
     def __init__(self, data: Path, *flags: Any) -> None:
         argv = [str(data), "--user-dir", USER_DIR, "--arch", "powernorm_tiny", *SMALL, *RECIPE, *FLAGS]
         argv += ["--max-update", str(UPDATES), *map(str, flags)]
-        self.cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), argv))
+        self.cfg = config(argv)
 
     def run(self, folder: Path, fault: Fault = NO_FAULT, rank: int = 0) -> Run:
         """The run that saves in ``folder``; log and journal lie beside it."""

@@ -4,13 +4,23 @@ import copy
 
 import pytest
 import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from powernorm_fairseq.norms import BatchStatisticsNorm
-from tests.models.training import Run, same, state
+from tests.models.training import RECIPE, USER_DIR, Run, config, same, state
 
 BATCH_NORMS = ["bn", "brn", "mabn", "pnv", "pn", "rbn", "un", "prepbn"]
 NEW_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 1)
 needs_half_on_cpu = pytest.mark.skipif(not NEW_TORCH, reason="this torch cannot multiply fp16 matrices on a CPU")
+
+
+@pytest.mark.parametrize("arch", ["powernorm_tiny", "transformer"])
+def test_configurations_of_these_tests_are_fairseqs(arch):
+    for flags in ("--dropout 0.1 --lr 1", "--dropout 0.2 --lr 2,3", "--dropout 0.2 --lr 2 --fp16 --adam-eps 1e-4"):
+        argv = ["data", "--user-dir", USER_DIR, "--arch", arch, *RECIPE, *flags.split()]
+        args = options.parse_args_and_arch(options.get_training_parser(), argv)
+        assert config(argv) == convert_namespace_to_omegaconf(args)
 
 
 @pytest.mark.parametrize("name", BATCH_NORMS)
