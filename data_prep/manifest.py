@@ -113,12 +113,13 @@ class Manifest:
 
     def save(self, complete: bool = False) -> None:
         """Writes the record; only a complete one is called ``manifest.json``."""
-        name, other = (NAME, _PART) if complete else (_PART, NAME)
         text = json.dumps(self.data, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
-        with writing([self.folder / name]) as (stream,):
+        with writing([self.folder / _PART]) as (stream,):
             stream.write(text.encode("utf-8"))
-        if (self.folder / other).exists():
-            (self.folder / other).unlink()
+        if complete:
+            os.replace(str(self.folder / _PART), str(self.folder / NAME))
+        elif (self.folder / NAME).exists():
+            (self.folder / NAME).unlink()
 
     def record(self, stage: str, key: str, files: Iterable[Path], **facts: Any) -> None:
         """Notes that a stage is finished, and forgets those that came after an earlier run of it.

@@ -417,6 +417,36 @@ def test_archives_are_fetched_resumed_and_used(archives: Path, tmp_path: Path, m
     assert {name: data for name, data in snapshot(out).items() if not name.startswith("archives/")} == expected
 
 
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_stopped_where_it_writes_a_second_run_completes_it(
+    call: str, archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each write to the disk: by Ctrl-C, and by a kill, which leaves the folder as it is at that moment."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # waits for the disk
+    real, calls, stop = getattr(os, call), [], [-1]
+
+    def stopping(*arguments: object) -> None:
+        calls.append(call)
+        if len(calls) == stop[0]:
+            shutil.copytree(str(tmp_path / "out"), str(tmp_path / "killed"))
+            raise KeyboardInterrupt
+        real(*arguments)
+
+    expected = snapshot(prepare(multi30k(), tmp_path / "whole", archives, until="bin"))
+    monkeypatch.setattr(os, call, stopping)
+    prepare(multi30k(), tmp_path / "out", archives, until="bin")
+    for number in range(1, len(calls) + 1):
+        shutil.rmtree(str(tmp_path / "out"))
+        stop[0] = number
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt):
+            prepare(multi30k(), tmp_path / "out", archives, until="bin")
+        for name in ("out", "killed"):
+            assert snapshot(prepare(multi30k(), tmp_path / name, archives, until="bin")) == expected, (number, name)
+        shutil.rmtree(str(tmp_path / "killed"))
+    assert number >= 9
+
+
 def test_killed_at_any_moment_a_second_run_completes_it(tmp_path: Path) -> None:
     source = tmp_path / "from"
     source.mkdir()
