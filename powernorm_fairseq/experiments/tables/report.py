@@ -42,7 +42,8 @@ CHOICE = (
 BLEU = (
     "BLEU: tokenised, as multi-bleu.perl, of the average of the last checkpoints. p, test set: sacreBLEU's paired "
     f"bootstrap ({SAMPLES} samples) against the LN run with the same seed, how often a difference as large arises by "
-    "resampling the test set alone; of several seeds twice the mean, corrected for the number of rows (Holm)."
+    "resampling the test set alone; of several seeds twice the mean, corrected for the number of rows (Holm); left out "
+    "where not all seeds could be compared."
 )
 
 

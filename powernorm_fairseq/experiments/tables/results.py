@@ -177,9 +177,10 @@ def gather(
         usual = next((other for other in rows if other.norm == row.norm and not other.variant), row)
         result.baseline = found[base] if base else None
         result.reference = result.baseline if not table.choose else found[usual] if usual != row else None
-        names = [(row.run_name(seed), base.run_name(seed)) for seed in result.results] if base else []
-        compared = [comparisons.get(own, other, whole.metric) for own, other in names]
-        result.test_set = combine([each["p_value"] for each in compared if each is not None])
+        shared = [seed for seed in result.results if base and seed in found[base].results]
+        compared = [comparisons.get(row.run_name(seed), base.run_name(seed), whole.metric) for seed in shared]
+        if None not in compared:  # all seeds or none: which translations are at hand must not choose
+            result.test_set = combine([each["p_value"] for each in compared])
     compare_rows(whole.rows, whole.values)
     resampled = [row for row in whole.rows if row.test_set is not None]
     for each, p in zip(resampled, holm([row.test_set or 0.0 for row in resampled])):

@@ -415,6 +415,14 @@ def test_stale_comparison_is_not_taken_for_another_translation(tmp_path, capsys)
     assert before[key]["p_value"] != 1.0 and after[key]["p_value"] == 1.0
 
 
+def test_the_test_set_is_compared_for_all_seeds_or_none(tmp_path):
+    write_table(tmp_path)
+    page = tmp_path / "multi30k" / "table1.md"
+    assert report_only(tmp_path) == 0 and "| p, test set " in page.read_text()
+    (tmp_path / "multi30k" / "ln-seed1" / "hyp.txt").unlink()
+    assert report_only(tmp_path) == 0 and "| p, test set " not in page.read_text()
+
+
 def test_cells_are_escaped():
     page = [Section("h>i", grid=Grid(["a<b", "x|y"], [["1 < 2", "p|q"]]))]
     for escaped in ("a&lt;b", "1 &lt; 2", "h&gt;i", "t&amp;u"):
