@@ -11,7 +11,7 @@ DOCS_TOOLS = mkdocs==1.6.1 mkdocs-material==9.8.1 mkdocstrings==1.0.8 mkdocstrin
 
 # Runs in the environment $(1). Two processes of one thread each: torch's own threads only get in each other's way.
 in_venv = PATH="$(CURDIR)/$(1)/bin:$$PATH"
-pytest = OMP_NUM_THREADS=1 $(call in_venv,$(1)) python -m pytest -n 2
+pytest = OMP_NUM_THREADS=1 $(call in_venv,$(1)) python -m pytest -n 2 --dist worksteal
 
 .PHONY: help setup demo test test-slow test-triton lint setup-classic test-classic test-all-pythons wheel docs slurm-deps \
   browser-deps clean
