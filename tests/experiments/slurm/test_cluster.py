@@ -83,8 +83,8 @@ def test_failed_task_ends_the_job(cluster, tmp_path):
 
 
 def test_table_from_submission_to_scores(cluster, toy_data, tmp_path):
-    """A training of two tasks, on two machines; a job of higher priority takes its place."""
-    command = [sys.executable, str(ROOT / "scripts/reproduce.py"), "table1", "--dataset", "demo", "--norms", "pn"]
+    """Two trainings of two tasks each, on two machines; a job of higher priority takes the place of the first."""
+    command = [sys.executable, str(ROOT / "scripts/reproduce.py"), "table1", "--dataset", "demo", "--norms", "ln,pn"]
     command += ["--data", str(toy_data), "--dir", str(tmp_path)]
     launch = ["--launcher", "slurm", "--nodes", str(len(cluster.machines)), "--partition", "normal", "--time", "30"]
     launch += ["--tasks-per-node", str(2 // len(cluster.machines)), "--sbatch-option", "report:ntasks=1", "--", *TINY]
@@ -98,29 +98,30 @@ def test_table_from_submission_to_scores(cluster, toy_data, tmp_path):
         found = [f"{file}:\n{file.read_text(errors='replace')[-2000:]}" for file in folder.glob("slurm/*.out")]
         return f"{cluster.states()}\n" + "\n".join(found)
 
-    run = folder / "pn-seed1"
-    log = run / "checkpoints" / "train.log"
+    log = folder / "ln-seed1" / "checkpoints" / "train.log"
     wait_for(log.exists, 60, outputs)  # it is starting, so that it cannot be through before Slurm reacts
     urgent = submit(cluster, "--partition=urgent", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 1")
     wait_for(lambda: cluster.states().get(urgent) == "COMPLETED", 90, outputs)
     shown = subprocess.run([*command, "--status"], env=env, stdout=subprocess.PIPE, check=True).stdout.decode()
-    assert re.search(r"\| pn-seed1 +\| [a-z]+ .*\| (stopped|running|interrupted) ", shown), shown
+    assert re.search(r"\| ln-seed1 +\| [a-z]+ .*\| (stopped|running|interrupted) ", shown), shown
     finished = ("COMPLETED", "FAILED", "CANCELLED")
     wait_for(lambda: cluster.states().get(jobs["report"]) in finished, 400, outputs)
     assert cluster.states()[jobs["report"]] == "COMPLETED", outputs()
 
-    assert "| PN" in (folder / "slurm" / f"report-{jobs['report']}.out").read_text()
-    assert json.loads((run / "result.json").read_text())["scores"]["tokenized"]["score"] >= 0
-    assert json.loads((run / "checkpoints" / "status.json").read_text())["state"] == "finished"
-    assert "world_size': 2" in log.read_text(errors="replace")
-    first = (folder / "slurm" / f"pn-seed1-{jobs['pn-seed1']}.out").read_text(errors="replace")
+    assert "| LN" in (folder / "slurm" / f"report-{jobs['report']}.out").read_text()
+    for norm in ("ln", "pn"):
+        run = folder / f"{norm}-seed1"
+        assert json.loads((run / "result.json").read_text())["scores"]["tokenized"]["score"] >= 0
+        assert json.loads((run / "checkpoints" / "status.json").read_text())["state"] == "finished"
+        assert "world_size': 2" in (run / "checkpoints" / "train.log").read_text(errors="replace")
+    first = (folder / "slurm" / f"ln-seed1-{jobs['ln-seed1']}.out").read_text(errors="replace")
     assert "stopping after this update" in first and "back into the queue (restart 1)" in first
     assert "Loaded checkpoint" in first and log.read_text(errors="replace").count("powernorm train") == 2
     if len(cluster.machines) == 2:
         assert f"tcp://{cluster.machines[0]}:" in first  # they met where Slurm's variables say
-    assert "Restarts=1" in cluster.call("scontrol", "show", "job", jobs["pn-seed1"])
+    assert "Restarts=1" in cluster.call("scontrol", "show", "job", jobs["ln-seed1"])
     shown = subprocess.run([*command, "--status"], env=env, stdout=subprocess.PIPE, check=True).stdout.decode()
-    assert re.search(r"\| pn-seed1 .*\| finished .*\| 2 +\| 0 +\|", shown), shown
+    assert re.search(r"\| ln-seed1 .*\| finished .*\| 2 +\| 0 +\|", shown), shown
 
 
 # Failures

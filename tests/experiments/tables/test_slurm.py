@@ -1,15 +1,12 @@
-"""reproduce.py --launcher slurm: which jobs it submits, and on a real Slurm from a command to the table."""
+"""reproduce.py --launcher slurm: which jobs it submits; slurm/test_cluster.py runs them on a real Slurm."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from powernorm_fairseq.experiments.slurm import submit
 from powernorm_fairseq.experiments.tables import reproduce
 from tests.experiments.tables.table_results import result, write_data, write_run
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
