@@ -150,12 +150,11 @@ class SubwordNMT(BPE):
 def count_pieces(counts: Dict[str, int], codes: str) -> str:
     """Returns the contents of a vocabulary file: the pieces of words and how often they occur, most frequent first."""
     bpe = BPE(codes)
-    pieces: Dict[str, int] = {}
+    pieces: "Counter[str]" = Counter()
     for word, count in counts.items():
         for piece in bpe[word].split(" "):
-            pieces[piece] = pieces.get(piece, 0) + count
-    ordered = sorted(pieces.items(), key=lambda item: -item[1])
-    return "".join([f"{piece} {count}\n" for piece, count in ordered])
+            pieces[piece] += count
+    return "".join([f"{piece} {count}\n" for piece, count in pieces.most_common()])
 
 
 @functools.lru_cache(maxsize=4)

@@ -4,6 +4,7 @@ Nothing is written outside the destination, whatever the archive says; and the d
 has been read to its end, checksum of the compression included, so a truncated archive is never half-used.
 """
 
+import functools
 import gzip
 import os
 import posixpath
@@ -11,9 +12,8 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Iterable, Iterator, List, Set, Tuple
+from typing import IO, Callable, Iterable, Iterator, List, Set, Tuple
 
 from data_prep.errors import DataPrepError, explain_full_disk
 
@@ -59,45 +59,36 @@ def extract(archive: Path, destination: Path, wanted: Iterable[str]) -> List[Pat
     """
     missing: Set[str] = set(wanted)
     written = []
-    with _explained(archive):
-        if archive.suffix == ".zip":
-            with zipfile.ZipFile(str(archive)) as bundle:
-                for entry in bundle.infolist():
-                    name = _safe_path(entry.filename, archive)
-                    if name in missing and not entry.is_dir():
-                        missing.discard(name)
-                        with bundle.open(entry) as source:
-                            written.append(_write(source, destination / name, entry.file_size))
-        else:
-            for tar, member in _members(archive):
-                name = _safe_name(member, archive)
-                if name in missing and member.isfile():
-                    missing.discard(name)
-                    written.append(_write(tar.extractfile(member), destination / name, member.size))
-    return written
-
-
-def _members(archive: Path) -> Iterator[Tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Yields the members of a ``.tgz``, and reads what follows them: the checksum is at the very end."""
-    with gzip.open(str(archive), "rb") as stream:
-        with tarfile.open(fileobj=stream, mode="r|") as tar:
-            for member in tar:
-                yield tar, member
-        while stream.read(_BLOCK):
-            pass
-
-
-@contextmanager
-def _explained(archive: Path) -> Iterator[None]:
-    """Says in a sentence what is wrong with an archive that cannot be read."""
     try:
-        yield
+        for member, source in _members(archive):
+            name = _safe_name(member, archive)
+            if name in missing and member.isfile():
+                missing.discard(name)
+                written.append(_write(source(), destination / name, member.size))
     except FileNotFoundError:
         raise DataPrepError(f"{archive}: no such file") from None
     except _DAMAGE as error:
         raise DataPrepError(
             f"{archive} is damaged or incomplete ({error or 'end of file'}); delete it and fetch it again"
         ) from None
+    return written
+
+
+def _members(archive: Path) -> Iterator[Tuple[tarfile.TarInfo, Callable[[], IO[bytes]]]]:
+    """Yields the members of a ``.zip`` or ``.tgz`` and what opens them; reads a ``.tgz`` to the checksum at its end."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(str(archive)) as bundle:
+            for entry in bundle.infolist():
+                member = tarfile.TarInfo(entry.filename)
+                member.size, member.type = entry.file_size, tarfile.DIRTYPE if entry.is_dir() else tarfile.REGTYPE
+                yield member, functools.partial(bundle.open, entry)
+        return
+    with gzip.open(str(archive), "rb") as stream:
+        with tarfile.open(fileobj=stream, mode="r|") as tar:
+            for member in tar:
+                yield member, functools.partial(tar.extractfile, member)
+        while stream.read(_BLOCK):
+            pass
 
 
 def _write(source: IO[bytes], path: Path, size: int) -> Path:

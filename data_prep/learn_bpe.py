@@ -18,13 +18,12 @@ _Pair = Tuple[str, str]
 _Word = Tuple[str, ...]
 
 
-def learn_merges(counts: Mapping[str, int], num_merges: int, min_frequency: int = 2) -> Iterator[_Pair]:
+def learn_merges(counts: Mapping[str, int], num_merges: int) -> Iterator[_Pair]:
     """Yields the merge operations, most important first; stops early where no pair is frequent enough.
 
     Args:
         counts: word -> how often it occurs.
         num_merges: how many merges to learn.
-        min_frequency: least frequency of a pair that is merged. Default: 2
     Raises: DataPrepError if there is no pair at all.
     """
     pairs = _Pairs(counts)
@@ -41,7 +40,7 @@ def learn_merges(counts: Mapping[str, int], num_merges: int, min_frequency: int 
             best = pairs.most_frequent()
             threshold = pairs.stats[best] * step / (step + 10000.0)
             pairs.prune(full, threshold)
-        if pairs.stats[best] < min_frequency:
+        if pairs.stats[best] < 2:
             return
         yield best
         pairs.merge(best)
@@ -62,7 +61,7 @@ class _Pairs:
         self._freqs = [freq for _, freq in ordered]
         self.stats: DefaultDict[_Pair, int] = defaultdict(int)
         # pair -> word -> how often the pair is in the word
-        self._index: DefaultDict[_Pair, Dict[int, int]] = defaultdict(dict)
+        self._index: DefaultDict[_Pair, DefaultDict[int, int]] = defaultdict(lambda: defaultdict(int))
         # the pairs that had the greatest frequency at the last look, and those that have reached it since
         self._top = 0
         self._ties: List[_Pair] = []
@@ -70,8 +69,7 @@ class _Pairs:
         for number, (word, freq) in enumerate(zip(self._words, self._freqs)):
             for pair in zip(word, word[1:]):
                 self.stats[pair] += freq
-                where = self._index[pair]
-                where[number] = where.get(number, 0) + 1
+                self._index[pair][number] += 1
 
     def most_frequent(self) -> _Pair:
         """Returns the pair of greatest frequency, of equals the greatest pair; it must be merged next."""
@@ -143,8 +141,7 @@ class _Pairs:
             gone.append((second, word[after]))
         for other in gone:
             self.stats[other] -= freq
-            where = self._index[other]
-            where[number] = where.get(number, 0) - 1
+            self._index[other][number] -= 1
 
     def _count(self, word: List[str], merged: str, number: int) -> None:
         """Adds the pairs that the merged symbol forms with its neighbours."""
@@ -163,5 +160,4 @@ class _Pairs:
                 total = self.stats[pair] = self.stats[pair] + freq
                 if total >= self._top:
                     self._risen.append(pair)
-                where = self._index[pair]
-                where[number] = where.get(number, 0) + 1
+                self._index[pair][number] += 1

@@ -87,29 +87,31 @@ def package_versions(names: Iterable[str]) -> Dict[str, Optional[str]]:
     return versions
 
 
+def _contents(path: Path) -> Optional[Dict[str, Any]]:
+    """What is written down of a file's contents."""
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)} if path.is_file() else None
+
+
 class Manifest:
     """The record of an output folder.
 
     Args:
         folder: the output folder; need not exist.
+
+    Attributes:
+        started: whether the folder had a record at all.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.data: Dict[str, Any] = {"stages": {}}
-        for name in (NAME, _PART):
-            path = folder / name
-            if path.is_file():
-                try:
-                    self.data = json.loads(path.read_text(encoding="utf-8"))
-                except ValueError:
-                    raise DataPrepError(f"{path} is not valid JSON; delete it to start afresh") from None
-                break
-
-    @property
-    def started(self) -> bool:
-        """Whether the folder has a record at all."""
-        return (self.folder / NAME).is_file() or (self.folder / _PART).is_file()
+        found = [path for path in (folder / NAME, folder / _PART) if path.is_file()]
+        self.started = bool(found)
+        if found:
+            try:
+                self.data = json.loads(found[0].read_text(encoding="utf-8"))
+            except ValueError:
+                raise DataPrepError(f"{found[0]} is not valid JSON; delete it to start afresh") from None
 
     def save(self, complete: bool = False) -> None:
         """Writes the record; only a complete one is called ``manifest.json``."""
@@ -130,12 +132,8 @@ class Manifest:
             files: its results, inside the folder.
             facts: counts and the like.
         """
-        entry: Dict[str, Any] = {"key": key, "files": {}}
-        for path in sorted(files):
-            name = path.relative_to(self.folder).as_posix()
-            entry["files"][name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-        entry.update(facts)
-        self.data["stages"][stage] = entry
+        contents = {path.relative_to(self.folder).as_posix(): _contents(path) for path in files}
+        self.data["stages"][stage] = {"key": key, "files": contents, **facts}
         self.save()
 
     def finished(self, stage: str, key: str) -> bool:
@@ -143,8 +141,4 @@ class Manifest:
         entry = self.data["stages"].get(stage)
         if entry is None or entry["key"] != key:
             return False
-        for name, facts in entry["files"].items():
-            path = self.folder / name
-            if not path.is_file() or path.stat().st_size != facts["bytes"] or file_sha256(path) != facts["sha256"]:
-                return False
-        return True
+        return all(_contents(self.folder / name) == facts for name, facts in entry["files"].items())

@@ -5,13 +5,13 @@ per worker are under way at a time. Each result depends on its own chunk alone, 
 speed and nothing else.
 """
 
-import collections
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
+from collections import Counter, deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -99,7 +99,7 @@ class WorkerPool:
             self._executor = ProcessPoolExecutor(
                 self.workers, initializer=_begin_worker, initargs=(os.getpid(), self._lock)
             )
-        pending: Deque = collections.deque()
+        pending: Deque = deque()
         try:
             for task in tasks:
                 with _without_ctrl_c():
@@ -113,14 +113,13 @@ class WorkerPool:
                 "a worker process was killed, perhaps for want of memory; try fewer --workers"
             ) from None
 
-    def count(self, function: Callable[[List[bytes]], Dict[str, int]], *paths: Path) -> Dict[str, int]:
+    def count(self, function: Callable[[List[bytes]], Dict[str, int]], *paths: Path) -> "Counter[str]":
         """Adds up what a function counts in each chunk of texts; words come in the order of their first occurrence."""
-        counts: Dict[str, int] = {}
+        counts: "Counter[str]" = Counter()
         for path in paths:
             with open(str(path), "rb") as stream:
                 for part in self.map(function, read_chunks(stream)):
-                    for word, count in part.items():
-                        counts[word] = counts.get(word, 0) + count
+                    counts.update(part)
         return counts
 
 

@@ -179,9 +179,7 @@ class Pipeline(StagedRun):
         """Learns the subwords on the training text of both languages."""
         count_words = spm.count_words if self.plain else bpe.count_words
         counts = {lang: pool.count(count_words, self.out / "tok" / ("train." + lang)) for lang in self.langs}
-        joint = dict(counts[self.langs[0]])
-        for word, count in counts[self.langs[1]].items():
-            joint[word] = joint.get(word, 0) + count
+        joint = counts[self.langs[0]] + counts[self.langs[1]]
         logger.info("learning from %d different words", len(joint))
         if self.plain:
             files = {"codes": spm.train_model(joint, self.tokens)}

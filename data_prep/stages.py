@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import fcntl
 import logging
 import os
 import shutil
@@ -154,11 +155,7 @@ class StagedRun:
         handle = os.open(str(self.out), os.O_RDONLY)
         try:
             try:
-                import fcntl
-
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:
-                pass
             except BlockingIOError:
                 raise DataPrepError(f"another run is at work in {self.out}") from None
             except OSError as error:
