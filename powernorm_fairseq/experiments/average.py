@@ -10,11 +10,6 @@ from powernorm_fairseq.checkpoints import average_checkpoints, select_checkpoint
 from powernorm_fairseq.console import program
 from powernorm_fairseq.safe_save import save_file
 
-__all__ = ["average_checkpoints", "last_n_checkpoints", "main"]
-
-
-last_n_checkpoints = select_checkpoints  # fairseq's name for it
-
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
@@ -56,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"{args.output} exists; --overwrite replaces it")
     inputs = args.inputs
     if count is not None:
-        inputs = last_n_checkpoints(inputs, count, args.num_update_checkpoints is not None, args.checkpoint_upper_bound)
+        inputs = select_checkpoints(inputs, count, args.num_update_checkpoints is not None, args.checkpoint_upper_bound)
     print("averaging {}".format(", ".join(inputs)), file=sys.stderr)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     save_file(average_checkpoints(inputs), args.output)

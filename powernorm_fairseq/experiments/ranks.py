@@ -295,8 +295,13 @@ def _protect() -> None:
     """In a new process: what is sent to a whole job must not end it, but the end of its starter must."""
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL)
+
+
+def end_with_parent(number: int) -> None:
+    """In a new process: it gets this signal when its starter ends, where the system can do that."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def _copy(source: IO[bytes], log: IO[bytes]) -> None:

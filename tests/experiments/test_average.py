@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from powernorm_fairseq.checkpoints import average_checkpoints, select_checkpoints
 from powernorm_fairseq.experiments import average as script
-from powernorm_fairseq.experiments.average import average_checkpoints, last_n_checkpoints
 from powernorm_fairseq.norms import norm_names
 from powernorm_fairseq.safe_load import has_native_allow_list, load_checkpoint
 from tests.norms.batches import bare_norm, random_affine, random_batch, training_step
@@ -202,13 +202,13 @@ def run_folder(tmp_path):
     ],
 )
 def test_last_checkpoints_are_found_newest_first(update_based, bound, expected, run_folder):
-    paths = last_n_checkpoints([str(run_folder)], 3, update_based, bound)
+    paths = select_checkpoints([str(run_folder)], 3, update_based, bound)
     assert paths == [str(run_folder / name) for name in expected]
 
 
 def test_last_checkpoints_are_chosen_from_files_too(run_folder):
     files = [str(run_folder / "checkpoint{}.pt".format(number)) for number in (2, 10, 9)]
-    assert last_n_checkpoints(files, 2, False) == [files[1], files[2]]
+    assert select_checkpoints(files, 2, False) == [files[1], files[2]]
 
 
 def test_fewer_than_asked_is_an_error_that_names_them(run_folder, capsys):

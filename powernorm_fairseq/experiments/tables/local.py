@@ -4,7 +4,6 @@ A run is taken by a lock on its folder. What another command has taken, or a tra
 to it: the runs that are free come first, and then this command waits for the others and takes up what they leave.
 """
 
-import ctypes
 import functools
 import os
 import signal
@@ -63,7 +62,7 @@ class Worker:
                         stderr=output,
                         env=self.env,
                         start_new_session=True,  # Ctrl-C is for this command, which then asks
-                        preexec_fn=_stop_with_parent,
+                        preexec_fn=lambda: ranks.end_with_parent(signal.SIGTERM),  # a training then saves
                     )
                 while self.process.poll() is None:
                     yield
@@ -91,12 +90,6 @@ class Worker:
         elif self.runs:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-
-
-def _stop_with_parent() -> None:
-    """In a new process: if this command is killed, training saves and ends, too."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def environments(jobs: int, dataset: str, gpus: int) -> List[Dict[str, str]]:

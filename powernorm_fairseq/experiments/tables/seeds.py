@@ -9,7 +9,7 @@ import functools
 import math
 import random
 from dataclasses import dataclass
-from statistics import mean, stdev, variance
+from statistics import mean, quantiles, stdev, variance
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 LEVEL = 0.95
@@ -161,14 +161,9 @@ def bootstrap(statistic: Callable[..., float], *sides: Strata) -> Optional[Tuple
     if any(len(stratum) < FEWEST for side in sides for stratum in side):
         return None
     generator = random.Random(1)
-    values = sorted(
+    values = [
         statistic(*([generator.choices(stratum, k=len(stratum)) for stratum in side] for side in sides))
         for _ in range(SAMPLES)
-    )
-
-    def percentile(share: float) -> float:
-        place = share * (len(values) - 1)
-        below = values[int(place)]
-        return below + (values[math.ceil(place)] - below) * (place - int(place))
-
-    return percentile((1 - LEVEL) / 2), percentile((1 + LEVEL) / 2)
+    ]
+    low, *_, high = quantiles(values, n=round(2 / (1 - LEVEL)), method="inclusive")
+    return low, high
