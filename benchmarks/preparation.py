@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from data_prep.clean import clean_pair
 from data_prep.demo_corpus import write_corpus
 from data_prep.errors import DataPrepError, run_main
+from data_prep.pairs import clean_pair
 from data_prep.parallel import default_workers
 from data_prep.pipeline import Options, Pipeline
 from data_prep.readers import open_lines

@@ -14,10 +14,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from data_prep.errors import DataPrepError
 from data_prep.learn_bpe import VERSION_LINE, learn_merges
-from data_prep.progress import progress_bar
-
-#: Words whose segmentation a worker remembers before it starts afresh.
-CACHE_WORDS = 200_000
+from data_prep.parallel import WordCache, progress_bar
 
 #: Rank of a pair that is not merged.
 _NEVER = 1 << 60
@@ -42,7 +39,7 @@ def learn_codes(counts: Dict[str, int], num_merges: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-class BPE(dict):
+class BPE(WordCache):
     """Segments words by the merges of a codes file; as a dictionary, it maps a word to its pieces, blank-separated.
 
     Args:
@@ -51,7 +48,7 @@ class BPE(dict):
     """
 
     def __init__(self, codes: str):
-        super().__init__()
+        super().__init__(lambda word: "@@ ".join(self._split(word)))
         lines = codes.rstrip("\n").split("\n")
         if lines[0] != VERSION_LINE:
             raise DataPrepError(f"the BPE codes begin with {lines[0][:40]!r} and not with {VERSION_LINE!r}")
@@ -73,12 +70,6 @@ class BPE(dict):
             return text
         start = len(line) - len(line.lstrip("\r\n "))
         return line[:start] + text + line[start + len(core) :]
-
-    def __missing__(self, word: str) -> str:
-        if len(self) >= CACHE_WORDS:
-            self.clear()
-        result = self[word] = "@@ ".join(self._split(word))
-        return result
 
     def _split(self, word: str) -> List[str]:
         """Merges the characters of a word, always the pair learned first, until no merge applies."""
@@ -135,16 +126,12 @@ class SubwordNMT(BPE):
             with open(settings.vocabulary, encoding="utf-8", newline="\n") as stream:
                 vocabulary = apply_bpe.read_vocabulary(stream, settings.threshold)
         with open(path, encoding="utf-8") as stream:
-            self._theirs = apply_bpe.BPE(stream, vocab=vocabulary, glossaries=list(settings.glossaries))
+            theirs = apply_bpe.BPE(stream, vocab=vocabulary, glossaries=list(settings.glossaries))
+        self._make = lambda word: " ".join(theirs.segment_tokens([word], settings.dropout))
         self._dropout = settings.dropout
 
     def __missing__(self, word: str) -> str:
-        if len(self) >= CACHE_WORDS:
-            self.clear()
-        result = " ".join(self._theirs.segment_tokens([word], self._dropout))
-        if not self._dropout:
-            self[word] = result
-        return result
+        return self._make(word) if self._dropout else super().__missing__(word)
 
 
 def count_pieces(counts: Dict[str, int], codes: str) -> str:

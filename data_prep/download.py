@@ -19,7 +19,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from data_prep.errors import DataPrepError, explain_full_disk
 from data_prep.extract import check_archive
-from data_prep.progress import progress_bar
+from data_prep.parallel import progress_bar
 
 logger = logging.getLogger(__name__)
 

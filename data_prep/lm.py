@@ -16,8 +16,7 @@ from data_prep.errors import DataPrepError
 from data_prep.manifest import make_key, writing
 from data_prep.moses import get_tokenizer
 from data_prep.normalize import lowercase
-from data_prep.parallel import WorkerPool, read_chunks
-from data_prep.progress import progress_bar
+from data_prep.parallel import WorkerPool, progress_bar, read_chunks
 from data_prep.recipes import SPLITS, Recipe, bare_files
 from data_prep.stages import RunOptions, StagedRun, option
 from data_prep.tokenizer import Steps, prepare_text

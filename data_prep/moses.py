@@ -13,14 +13,12 @@ those of Perl 5.36 (Unicode 14, see ``unicode14``), whatever Python runs this.
 import functools
 import logging
 import re
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple, Union
 
+from data_prep.parallel import WordCache
 from data_prep.unicode14 import ALPHABETIC, DECIMAL, LOWERCASE, NUMBER, SMALL_LETTER, char_class, members
 
 logger = logging.getLogger("data_prep")
-
-#: Words remembered per position in the line before the memory is emptied: bounds a worker at about 100 MB.
-CACHE_WORDS = 200_000
 
 _ALPHA = char_class(ALPHABETIC)
 _ALNUM = char_class(ALPHABETIC, DECIMAL)
@@ -128,20 +126,6 @@ def nonbreaking_prefixes(lang: str) -> Dict[str, int]:
     return prefixes
 
 
-class _WordCache(dict):
-    """Remembers what ``make`` returned for each word; emptied when full."""
-
-    def __init__(self, make):
-        super().__init__()
-        self.make = make
-
-    def __missing__(self, word):
-        if len(self) >= CACHE_WORDS:
-            self.clear()
-        result = self[word] = self.make(word)
-        return result
-
-
 class MosesTokenizer:
     """Splits lines into tokens as tokenizer.perl does.
 
@@ -159,13 +143,10 @@ class MosesTokenizer:
         self._prefixes = nonbreaking_prefixes(lang)
         self._special = _special_rules(lang)
         self._apostrophe = _apostrophe_rules(lang)
-        # what each word becomes at its place in the line; None if that depends on the next word
-        self._inner = _WordCache(lambda word: self._word(word, False, False))
-        self._first = _WordCache(lambda word: self._word(word, True, False))
-        self._last = _WordCache(lambda word: self._word(word, False, True))
-        # and what it becomes before a small letter, before a digit, and before anything else
-        self._inner_before = _WordCache(lambda word: self._before(word, False))
-        self._first_before = _WordCache(lambda word: self._before(word, True))
+        # what each word becomes at its place in the line
+        self._inner = WordCache(lambda word: self._word(word, False, False))
+        self._first = WordCache(lambda word: self._word(word, True, False))
+        self._last = WordCache(lambda word: self._word(word, False, True))
 
     def tokenize(self, line: str) -> str:
         """Returns the tokens of a line, separated by blanks.
@@ -173,30 +154,21 @@ class MosesTokenizer:
         Args:
             line: without its line feed. A line of white space comes back as it is, as from the script.
         """
-        if not line.isprintable() and _CONTROL.search(line):  # the first is a quick test that clears most lines
-            line = _CONTROL.sub("", line)
-            words = line.split()
-            if not words:
-                return ""
-        else:
-            words = line.split()
-            if not words:
-                return line
-        if self._needs_whole_line(line, words):
+        text = line if line.isprintable() else _CONTROL.sub("", line)  # a quick test that clears most lines
+        words = text.split()
+        if len(words) < 2 or self._needs_whole_line(text, words):
             return self.tokenize_whole_line(line)
-        if len(words) == 1:
-            return self._word(words[0], True, True)
-        out = list(map(self._inner.__getitem__, words))
-        out[0] = self._first[words[0]]
-        out[-1] = self._last[words[-1]]
-        if None in out:
+        out = [self._first[words[0]], *map(self._inner.__getitem__, words[1:-1]), self._last[words[-1]]]
+        try:
+            return " ".join(out)
+        except TypeError:  # some are not text yet: the next word decides
             for index, piece in enumerate(out):
-                if piece is None:
-                    small, digit, other = (self._inner_before if index else self._first_before)[words[index]]
+                if not isinstance(piece, str):
+                    small, digit, other = piece
                     # no rule puts a blank before a letter or digit that opens a word, so its first character decides
                     following = words[index + 1][0]
                     out[index] = small if following in _LOWER else digit if following in _DIGITS else other
-        return " ".join(out)
+            return " ".join(out)
 
     def tokenize_whole_line(self, line: str) -> str:
         """The same as ``tokenize``, rule by rule over the whole line as the script has them; slower."""
@@ -264,24 +236,23 @@ class MosesTokenizer:
         kind = 1 if "." in word and _HAS_ALPHA(word) else self._prefixes.get(word, 0)
         return kind == 1 or following in _LOWER or (kind == 2 and following in _DIGITS)
 
-    def _word(self, word: str, first: bool, last: bool) -> Optional[str]:
-        """Tokenises one word given its place in the line; ``None`` if the next word decides about its dot."""
+    def _word(self, word: str, first: bool, last: bool) -> Union[str, Tuple[str, ...]]:
+        """Tokenises one word given its place in the line.
+
+        Returns: the tokens. If the next word decides about its dot, there are three of them: before a small letter,
+            before a digit, and before anything else.
+        """
         if _PLAIN_WORD(word):
             return word
         end = word[-1]
-        if end in _SIMPLE_ENDS and _PLAIN_WORD(word, 0, len(word) - 1):
+        before, settled = "" if first else "A ", last or end != "."
+        if settled and end in _SIMPLE_ENDS and _PLAIN_WORD(word, 0, len(word) - 1):
             # a word with one mark at its end, by far the most frequent kind: what the rules come to
-            if end != "." or last:
-                return word[:-1] + " " + end
-            return word if self._prefixes.get(word[:-1]) == 1 else None
-        if last or end != ".":
-            return self._between("" if first else "A ", word, "" if last else " A")
-        forms = set((self._first_before if first else self._inner_before)[word])
-        return forms.pop() if len(forms) == 1 else None
-
-    def _before(self, word: str, first: bool) -> Tuple[str, ...]:
-        """Tokenises a word before a small letter, before a digit, and before anything else."""
-        return tuple(self._between("" if first else "A ", word, following) for following in (" a", " 0", " A"))
+            return word[:-1] + " " + end
+        if settled:
+            return self._between(before, word, "" if last else " A")
+        forms = tuple(self._between(before, word, following) for following in (" a", " 0", " A"))
+        return forms[0] if len(set(forms)) == 1 else forms
 
     def _between(self, before: str, word: str, after: str) -> str:
         """Tokenises a word between others, which stay as they are."""

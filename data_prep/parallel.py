@@ -16,18 +16,44 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, TypeVar
 
 from data_prep.errors import DataPrepError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 #: A chunk ends after this many lines or, where lines are long, this many bytes.
 CHUNK_LINES = 4000
 CHUNK_BYTES = 1 << 20
+#: Words that a cache remembers before it starts afresh: bounds a worker at about 100 MB.
+CACHE_WORDS = 200_000
 
 _CHUNKS_PER_WORKER = 3
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+class WordCache(dict):
+    """Remembers what ``make`` returned for each word; emptied when full."""
+
+    def __init__(self, make: Callable[[str], Any]):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, word: str) -> Any:
+        if len(self) >= CACHE_WORDS:
+            self.clear()
+        result = self[word] = self._make(word)
+        return result
+
+
+def progress_bar(title: str, unit: str, total: Optional[int] = None, done: int = 0) -> "tqdm":
+    """Returns a bar on standard error, a context manager to be moved with ``update``; silent without a terminal."""
+    from tqdm import tqdm
+
+    return tqdm(desc=title, unit=unit, unit_scale=True, total=total, initial=done, disable=None)
 
 
 def default_workers() -> int:

@@ -20,8 +20,7 @@ from data_prep.errors import DataPrepError
 from data_prep.manifest import make_key, writing
 from data_prep.moses import get_tokenizer
 from data_prep.pairs import PairChunk, pair_chunks, segment_pairs, tokenize_pairs, write_pairs
-from data_prep.parallel import WorkerPool, read_chunks
-from data_prep.progress import progress_bar
+from data_prep.parallel import WorkerPool, progress_bar, read_chunks
 from data_prep.readers import Text
 from data_prep.recipes import SPLITS, Recipe, Split
 from data_prep.stages import RunOptions, StagedRun, option

@@ -69,7 +69,7 @@ def test_words_are_counted_between_blanks() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data_prep.bpe.CACHE_WORDS", 10)
+    monkeypatch.setattr("data_prep.parallel.CACHE_WORDS", 10)
     bpe = BPE("#version: 0.2\na b</w>\n")
     for number in range(100):
         assert bpe.segment(f"ab {number % 10}") == f"ab {number % 10}"

@@ -8,8 +8,7 @@ from typing import List, Optional, Tuple
 
 import pytest
 
-from data_prep.clean import clean_pair
-from data_prep.pairs import clean_sides
+from data_prep.pairs import clean_pair, clean_sides
 
 # source, target, what the script writes with ratio 1.5, 1 to 5 tokens
 CASES: List[Tuple[str, str, Optional[Tuple[str, str]]]] = [

@@ -9,7 +9,8 @@ from typing import List, Tuple
 
 import pytest
 
-from data_prep.moses import CACHE_WORDS, MosesTokenizer, nonbreaking_prefixes
+from data_prep.moses import MosesTokenizer, nonbreaking_prefixes
+from data_prep.parallel import CACHE_WORDS
 
 # claim, language, aggressive, [(line, what tokenizer.perl prints)]
 CASES: List[Tuple[str, str, bool, List[Tuple[str, str]]]] = [
@@ -269,7 +270,7 @@ def test_a_very_long_line_is_one_line_of_tokens() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CACHE_WORDS >= 100_000
-    monkeypatch.setattr("data_prep.moses.CACHE_WORDS", 100)
+    monkeypatch.setattr("data_prep.parallel.CACHE_WORDS", 100)
     tokenizer = MosesTokenizer("en")
     for number in range(1000):
         assert tokenizer.tokenize(f"a w{number}, b") == f"a w{number} , b"

@@ -16,9 +16,9 @@ from typing import List
 
 import pytest
 
-from data_prep.clean import clean_pair
 from data_prep.corpora import main
 from data_prep.errors import DataPrepError
+from data_prep.pairs import clean_pair
 from data_prep.pipeline import Options, Pipeline
 from data_prep.recipes import iwslt14, multi30k, wmt14
 from data_prep.tokenizer import Steps, prepare_text
