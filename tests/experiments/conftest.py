@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.experiments.slurm.cluster import Cluster, why_not
+from tests.experiments.tables.table_results import write_data
 
 # Notes how it was called, and answers as sbatch --parsable does: with the next number.
 SBATCH = """#!/usr/bin/env bash
@@ -32,6 +33,20 @@ def cluster():
     finally:
         started.stop()
         shutil.rmtree(str(folder))
+
+
+@pytest.fixture
+def no_cluster(monkeypatch):
+    """Nothing of a cluster that the tests may run on."""
+    for name in list(os.environ):
+        if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE", "NNODES", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Enough of binarised data for the checks before a training."""
+    return write_data(tmp_path / "bin")
 
 
 @pytest.fixture

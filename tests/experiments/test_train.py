@@ -28,20 +28,13 @@ from powernorm_fairseq.experiments import batches, checks, ranks, recipes, train
 from powernorm_fairseq.safe_load import load_checkpoint
 from tests.models.training import NO_STATE
 
+pytestmark = pytest.mark.usefixtures("no_cluster")
 ROOT = Path(__file__).resolve().parents[2]
 TINY = (
     "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 "
     "--encoder-layers 1 --decoder-layers 1 --num-workers 0 --max-tokens 100 --log-interval 5 --warmup-updates 20 "
     "--no-epoch-checkpoints --cpu"
 ).split()
-
-
-@pytest.fixture(autouse=True)
-def no_cluster(monkeypatch):
-    """Nothing of a cluster that the tests may run on."""
-    for name in list(os.environ):
-        if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE", "NNODES", "MASTER_ADDR", "MASTER_PORT"):
-            monkeypatch.delenv(name)
 
 
 def arguments(data, folder, *flags, preset="demo", norm="pn"):

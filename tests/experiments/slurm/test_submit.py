@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 
 from powernorm_fairseq.experiments.slurm import submit
-from tests.experiments.tables.table_results import write_data
 
 ROOT = Path(__file__).resolve().parents[3]
 SLURM = ROOT / "scripts" / "slurm"
-
-
-@pytest.fixture
-def data(tmp_path):
-    return write_data(tmp_path / "bin")
 
 
 def train(data, folder, *more):

@@ -19,20 +19,13 @@ from powernorm_fairseq.experiments.tables.catalogue import Row
 from powernorm_fairseq.experiments.tables.run import Run
 from tests.experiments.tables.table_results import write_data
 
+pytestmark = pytest.mark.usefixtures("no_cluster")
 ROOT = Path(__file__).resolve().parents[3]
 TINY = (
     "--encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 32 --decoder-ffn-embed-dim 32 "
     "--encoder-layers 1 --decoder-layers 1 --num-workers 0 --max-tokens 100 --log-interval 5 --warmup-updates 20 "
     "--keep-last-epochs 2 --max-epoch 8 --cpu"
 ).split()
-
-
-@pytest.fixture(autouse=True)
-def no_cluster(monkeypatch):
-    """Nothing of a cluster that the tests may run on."""
-    for name in list(os.environ):
-        if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE", "NNODES", "MASTER_ADDR", "MASTER_PORT"):
-            monkeypatch.delenv(name)
 
 
 # Real trainings
@@ -148,11 +141,6 @@ elif command == "score-runs":
     (folder / "result.json").write_text(json.dumps({"scores": scores, "beam": 5, "lenpen": 1.0, "sentences": 3,
                                                     "request": {"target_lang": "en"}}))
 """
-
-
-@pytest.fixture
-def data(tmp_path):
-    return write_data(tmp_path / "bin")
 
 
 @pytest.fixture

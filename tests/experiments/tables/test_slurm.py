@@ -2,16 +2,9 @@
 
 import sys
 
-import pytest
-
 from powernorm_fairseq.experiments.slurm import submit
 from powernorm_fairseq.experiments.tables import reproduce
-from tests.experiments.tables.table_results import result, write_data, write_run
-
-
-@pytest.fixture
-def data(tmp_path):
-    return write_data(tmp_path / "bin")
+from tests.experiments.tables.table_results import result, write_run
 
 
 def words(data, tmp_path, *more):
